@@ -33,7 +33,7 @@ from electra_tf.config.hparams import check, read_hparams
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.config.run import RunConfig
 from electra_tf.console import Console
-from electra_tf.errors import EXIT_DAMAGED, EXIT_OK, UserError
+from electra_tf.errors import EXIT_OK, UserError
 from electra_tf.interop.fields import SHAPE
 from electra_tf.processes import Job, run_jobs
 from electra_tf.storage.checkpoints import differences
@@ -83,10 +83,6 @@ _OWN |= {"preprocessed_data_dir", "do_train", "do_eval", "keep_all_models"}
 _OWN |= {"init_checkpoint", "task_names"}
 # What fine-tuning takes from the pre-trained model.
 _SHAPE = {*SHAPE, "embedding_size", "model_size", "vocab_size"}
-
-
-# What --output-dir may hold before runs.json is written.
-_FIRST_FILES = {"run.lock", "run.lock.lease", "data"}
 
 
 class Run(NamedTuple):
@@ -180,25 +176,13 @@ class Runs:
 
     def read(self) -> None:
         """Reads the list from disk."""
-        output = self.path.parent
         if not self.path.exists():
-            if output.is_dir() and {p.name for p in output.iterdir()} - _FIRST_FILES:
-                raise UserError(
-                    f"--output-dir {output} has other files and no runs.json.\n"
-                    "Choose another."
-                )
             return
-        try:
-            content = json.loads(self.path.read_text(encoding="utf-8"))
-            stored, self.rows = content["settings"], content["runs"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(
-                f"{self.path} is damaged: {error!r}\nChoose another --output-dir.",
-                EXIT_DAMAGED,
-            ) from None
+        content = json.loads(self.path.read_text(encoding="utf-8"))
+        stored, self.rows = content["settings"], content["runs"]
         for name, there, here in differences(stored, self.settings):
             raise UserError(
-                f"--output-dir {output} holds runs of other settings:\n"
+                f"--output-dir {self.path.parent} holds runs of other settings:\n"
                 f"{name} is {there!r} there, {here!r} here. Choose another."
             )
 

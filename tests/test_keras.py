@@ -164,11 +164,6 @@ def test_another_loss_or_metric_is_refused(options):
         tiny_model().compile("adam", **options)
 
 
-def test_keras_export_names_what_exports(tmp_path):
-    with pytest.raises(NotImplementedError, match=r"export_model\.py"):
-        tiny_model().export(tmp_path / "exported")
-
-
 def test_running_metrics_are_those_of_an_evaluation():
     model, sums = tiny_model(), []
     for seed in range(3):

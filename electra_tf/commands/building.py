@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
-import electra_tf
 from electra_tf import cli
 from electra_tf.commands.shared_flags import define_runner
 from electra_tf.data import dataset_building
@@ -119,8 +118,6 @@ def define_flags() -> Callable[..., None]:
     ) -> None:
         options, vocab = beam_args(), Vocabulary.load(vocab_file)
         text, reading = read(encoding_errors.value)
-        if blanks_separate_docs is None:
-            blanks_separate_docs = text.blanks_separate_docs()
         settings = BuildSettings(
             vocab_file=vocab_file,
             tokenizer=resolve_settings(vocab, FLAGS.do_lower_case, FLAGS.strip_accents),
@@ -136,7 +133,6 @@ def define_flags() -> Callable[..., None]:
             settings,
             num_processes=FLAGS.num_processes,
             num_shards=FLAGS.num_out_files,
-            tool_version=electra_tf.__version__,
             beam_args=options,
         )
 

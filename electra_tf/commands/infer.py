@@ -10,12 +10,11 @@
     python3 run_inference.py score --model M --input corpus/ --output-dir scores/
 
 detect reads each line or record of its input as it stands, or with --corrupt after the
-generator replaced tokens as in pre-training. report writes an HTML page about a run, or
-with --model-name A,B,C one that compares runs. score writes the pseudo-log-likelihood
-of each text; rerank orders n-best lists by their own score + weight x that
-(docs/electric.md). predict writes labels, numbers, tags or answers of a fine-tuned
-model (docs/prediction.md). With --output-dir, score, detect and predict read a corpus
-in many processes or by Apache Beam (docs/scale.md).
+generator replaced tokens as in pre-training. report writes an HTML page about a run.
+score writes the pseudo-log-likelihood of each text; rerank orders n-best lists by their
+own score + weight x that (docs/electric.md). predict writes labels, numbers, tags or
+answers of a fine-tuned model (docs/prediction.md). With --output-dir, score, detect and
+predict read a corpus in many processes or by Apache Beam (docs/scale.md).
 """
 
 from absl import flags

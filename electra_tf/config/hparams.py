@@ -147,11 +147,8 @@ def read_hparams(text_or_path: str) -> dict[str, Any]:
             text, object_pairs_hook=_without_duplicates, parse_constant=_refuse_constant
         )
     except json.JSONDecodeError as e:
-        line = text.split("\n")[e.lineno - 1]  # as json counts them
-        near = line[max(0, e.colno - 30) : e.colno + 30].strip()
         raise UserError(
             f"{name}, line {e.lineno}, column {e.colno}: {e.msg}.\n"
-            f"Near: {near}\n"
             'JSON wants "double quotes", true/false/null, and no trailing comma.'
         ) from None
     except ValueError as e:

@@ -435,11 +435,6 @@ class PretrainingConfig(RunConfig):
 
     @classmethod
     def checked(cls, hparams: dict[str, Any], source: str) -> dict[str, Any]:
-        if "max_predictions_per_seq" in hparams:
-            raise UserError(
-                f"unknown hparam max_predictions_per_seq in {source}: it follows from "
-                "mask_prob and max_seq_length"
-            )
         ours, booleans = dict(hparams), {}
         for name in original.NAMES & hparams.keys():
             booleans[name] = ours.pop(name)

@@ -171,11 +171,4 @@ def notes(config) -> list[str]:
                 f"num_warmup_steps ({warmup}) exceeds num_train_steps ({steps}){where}:"
                 " the learning rate never reaches its peak"
             )
-    chunk = config.model_config().attention_chunk_size
-    longest = max(phase.config.max_seq_length for phase in parts)
-    if chunk >= longest:
-        found.append(
-            f"attention_chunk_size ({chunk}) has no effect: no sequence is longer, "
-            f"max_seq_length being {longest}"
-        )
     return found

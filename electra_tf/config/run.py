@@ -213,17 +213,6 @@ class RunConfig(metaclass=_Resolved):
                 f"max_position_embeddings {limit}; lower it, or raise the latter in "
                 "model_hparam_overrides"
             )
-        if self.train_batch_size % self.gradient_accumulation_steps:
-            raise UserError(
-                f"gradient_accumulation_steps {self.gradient_accumulation_steps} does "
-                f"not divide train_batch_size {self.train_batch_size}"
-            )
-        lines = _count_lines(self.vocab_file)
-        if lines is not None and lines != self.vocab_size:
-            raise UserError(
-                f"vocab_size is {self.vocab_size}, but {self.vocab_file} has {lines} "
-                "lines; leave vocab_size out to take the file's"
-            )
 
     @property
     def results_json(self) -> str:
@@ -280,9 +269,7 @@ class RunConfig(metaclass=_Resolved):
 
     def notes(self) -> list[str]:
         """What a user should be told before a run starts; not errors."""
-        if self.vocab_size == type(self).vocab_size:
-            return []
-        return [f"vocab_size is {self.vocab_size}, as in {self.vocab_file}"]
+        return []
 
 
 def run_directory(data_dir: str, model_name: str) -> str:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+import electra_tf
 from electra_tf.data import filters, record_index, token_counts
 from electra_tf.data.record_making import (
     BuildSettings,
@@ -70,6 +71,7 @@ class Plan(NamedTuple):
         is_only_unit: the corpus is a single unit.
         vocab_sha256: of the vocabulary that the file must have, on every machine.
         identity: a hash of all that makes two builds the same.
+        firsts: by portion of the corpus (`units.portions`) the index of its first unit.
     """
 
     folder: str
@@ -78,6 +80,7 @@ class Plan(NamedTuple):
     is_only_unit: bool
     vocab_sha256: str
     identity: str
+    firsts: tuple[int, ...]
 
 
 def build(
@@ -86,7 +89,6 @@ def build(
     settings: BuildSettings,
     num_processes: int = 1,
     num_shards: int | None = None,
-    tool_version: str = "",
     beam_args: str | None = None,
 ) -> dict:
     """Builds the shards of a corpus and their manifest; returns the manifest.
@@ -111,15 +113,13 @@ def build(
         )
     vocab = Vocabulary.load(settings.vocab_file)
     identity = _identity(text, settings, vocab, num_shards)
-    with job_folder.opened(
-        output_dir, identity, lambda name: ".tfrecord-" in name
-    ) as folder:
+    with job_folder.opened(output_dir, identity) as folder:
         if folder.is_finished:
             message = f"{output_dir} is complete already: {_summary(folder.state)}"
             print(shown(message), flush=True)
             return folder.state
         state = folder.state or {
-            "tool_version": tool_version,
+            "tool_version": electra_tf.__version__,
             "num_shards": num_shards or _choose_num_shards(text, settings),
         }
         folder.begin(state)
@@ -131,6 +131,7 @@ def build(
             len(text.units) == 1,
             vocab.sha256,
             digest,
+            tuple(portion[0].index for portion in units.portions(text.units)),
         )
         runner = Runner(num_processes, beam_args)
         if settings.filters.compare:
@@ -159,20 +160,19 @@ def _identity(
     text: Corpus, settings: BuildSettings, vocab: Vocabulary, num_shards: int | None
 ) -> dict:
     """What makes two builds the same, in JSON."""
-    optional = text.identity_of_key(settings.reading.text_key)
-    if filters := settings.filters.identity():
-        optional["filters"] = filters
+    filters = settings.filters.identity()
     return {
         "schema_version": SCHEMA_VERSION,
         "seed": settings.seed,
         "max_seq_length": settings.max_seq_length,
         "blanks_separate_docs": settings.blanks_separate_docs,
         "encoding_errors": settings.reading.encoding_errors,
+        "text_key": settings.reading.text_key,
         "do_lower_case": settings.tokenizer.do_lower_case,
         "strip_accents": settings.tokenizer.strip_accents,
         "vocab_sha256": vocab.sha256,
         "num_out_files": num_shards,
-        **optional,
+        **({"filters": filters} if filters else {}),
         "corpus": text.facts(),
     }
 
@@ -189,9 +189,8 @@ def _compare(folder: JobFolder, plan: Plan, text: Corpus, runner: Runner) -> Non
     sizes = [sum(unit.weight for unit in portion) for portion in portions]
     write = functools.partial(number_documents, plan)
     job.run(folder, Job("read", write, [*enumerate(portions)], sizes), runner)
-    firsts = [portion[0].index for portion in portions]
     compare = functools.partial(compare_documents, plan)
-    job.run(folder, Job("compare", compare, [firsts], [sum(sizes)]), Runner())
+    job.run(folder, Job("compare", compare, [None], [sum(sizes)]), Runner())
 
 
 def _write_manifest(
@@ -329,7 +328,7 @@ def _maker(plan: Plan) -> RecordMaker:
     verdicts = None
     if plan.settings.filters.compare:
         folder = os.path.join(plan.folder, OWN)
-        verdicts = filters.Verdicts(folder, plan.identity)
+        verdicts = filters.Verdicts(folder, plan.identity, plan.firsts)
     maker = RecordMaker(plan.settings, plan.is_only_unit, verdicts)
     advice = "Every machine needs the same file there."
     maker.vocab.check_same(plan.vocab_sha256, "the build was begun", advice)
@@ -345,10 +344,10 @@ def number_documents(plan: Plan, task: tuple[int, list], folder: str) -> dict[st
     return {}
 
 
-def compare_documents(plan: Plan, firsts: list[int], folder: str) -> dict[str, Any]:
+def compare_documents(plan: Plan, _: None, folder: str) -> dict[str, Any]:
     """Writes the verdicts on all documents; see `filters.compare`."""
     numbers = os.path.join(plan.folder, OWN)
-    filters.compare(numbers, firsts, plan.settings.filters, folder)
+    filters.compare(numbers, len(plan.firsts), plan.settings.filters, folder)
     return {}
 
 

@@ -9,9 +9,9 @@ gets a file of verdicts; so the result depends neither on the number of processe
 the seed.
 """
 
+import bisect
 import functools
 import hashlib
-import json
 import os
 import re
 import unicodedata
@@ -44,8 +44,6 @@ _WORDS = re.compile(f"[{_UNSPACED}]|[^\\s{_UNSPACED}]+")
 # The beginning of a document tells its language.
 _LANGUAGE_CHARS = 2000
 
-
-_FIRSTS_FILE = ".verdicts.json"
 
 # Numbers that are compared at a time: some 0.5 GB.
 _MAX_COMPARED = 1 << 24
@@ -221,13 +219,8 @@ def write_numbers(
     )
 
 
-def compare(folder: str, firsts: Sequence[int], wanted: Filters, output: str) -> None:
-    """Writes the verdicts of all portions, from their numbers in `folder`.
-
-    Args:
-      firsts: by portion the index of its first unit.
-    """
-    count = len(firsts)
+def compare(folder: str, count: int, wanted: Filters, output: str) -> None:
+    """Writes the verdicts of `count` portions, from their numbers in `folder`."""
 
     def load(name: str) -> Callable[[int], np.ndarray]:
         def of(portion: int) -> np.ndarray:
@@ -261,8 +254,6 @@ def compare(folder: str, firsts: Sequence[int], wanted: Filters, output: str) ->
             first_document=starts,
             first_line=first_line[starts],
         )
-    with open(os.path.join(output, _FIRSTS_FILE), "w", encoding="utf-8") as f:
-        json.dump(firsts, f)
 
 
 def _mark_repeated(
@@ -309,29 +300,25 @@ class UnitVerdicts:
 class Verdicts(NamedTuple):
     """The verdicts on a corpus, from the files that `compare` wrote in a folder.
 
-    `identity` is that of the build: another one may have been in the folder before.
+    Attributes:
+      identity: of the build: another one may have been in the folder before.
+      firsts: by portion the index of its first unit.
     """
 
     folder: str
     identity: str
+    firsts: tuple[int, ...]
 
     def of(self, unit: Unit) -> UnitVerdicts:
         """Those on a unit."""
-        firsts = _first_units(self)
-        portion = int(np.searchsorted(firsts, unit.index, side="right")) - 1
+        portion = bisect.bisect_right(self.firsts, unit.index) - 1
         documents, lines, first_document, first_line = _load(self, portion)
-        index = unit.index - int(firsts[portion])
+        index = unit.index - self.firsts[portion]
         start, end = first_line[index], first_line[index + 1]
         return UnitVerdicts(
             documents[first_document[index] : first_document[index + 1]],
             lines[start:end],
         )
-
-
-@functools.lru_cache(1)
-def _first_units(verdicts: Verdicts) -> np.ndarray:
-    with open(os.path.join(verdicts.folder, _FIRSTS_FILE), encoding="utf-8") as f:
-        return np.array(json.load(f), np.int64)
 
 
 @functools.lru_cache(4)

@@ -28,8 +28,8 @@ class BuildSettings(NamedTuple):
         vocab_file: path of the vocabulary.
         tokenizer: how text is normalised.
         max_seq_length: tokens of an example, with [CLS] and [SEP].
-        blanks_separate_docs: a blank line ends a document, not only the file; None: in
-          those kinds of files where one does.
+        blanks_separate_docs: a blank line ends a document, not only the file; None:
+          of lines one does, of records none.
         seed: of the random numbers.
         reading: how the text is read.
         filters: which of it is used.
@@ -38,7 +38,7 @@ class BuildSettings(NamedTuple):
     vocab_file: str
     tokenizer: TokenizerConfig
     max_seq_length: int = 128
-    blanks_separate_docs: bool | None = True
+    blanks_separate_docs: bool | None = None
     seed: int = 42
     reading: Reading = Reading()
     filters: Filters = Filters()

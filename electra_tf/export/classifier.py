@@ -10,7 +10,6 @@ import numpy as np
 import tensorflow as tf
 
 from electra_tf.export.finetuned_task import ExportedTask
-from electra_tf.export.parts import python_pack, python_tokens
 from electra_tf.export.signatures import (
     NO_OFFSET,
     PROBES,
@@ -20,15 +19,13 @@ from electra_tf.export.signatures import (
     Servable,
     columns_of,
     encoded,
-    ids_check,
     map_rows,
     map_windows,
-    require,
+    of_same_rows,
     servable,
     truncate,
     windows_of,
 )
-from electra_tf.finetune.classification import truncate_pair
 from electra_tf.finetune.registry import table_of
 from electra_tf.text import packing
 from electra_tf.text.tf_tokenization import tokenize_with_offsets
@@ -70,14 +67,7 @@ def text_classifier(task: ExportedTask) -> Servable:
 
     def of_texts(*texts):
         texts = [tf.ensure_shape(text, [None]) for text in texts]
-        rows = [tf.shape(text)[0] for text in texts]
-        same = require(
-            tf.reduce_all(tf.stack(rows) == rows[0]),
-            "text and text_b must have as many rows; they have",
-            *rows,
-        )
-        with tf.control_dependencies([same]):
-            texts = [tf.identity(text) for text in texts]
+        texts = of_same_rows("text and text_b", *texts)
         segments = [tokenizer.tokenize(text) for text in texts]
         segments = truncate(segments, source.max_seq_length)
         width = max(1, len(facts.labels))
@@ -93,9 +83,22 @@ def text_classifier(task: ExportedTask) -> Servable:
     texts = dict(list(texts.items())[: facts.num_texts])
     specs = [tf.TensorSpec([None], tf.string, name=name) for name in texts]
     of_texts = tf.function(of_texts, autograph=False, input_signature=specs)
-    expected = answer(numbers(_packed_in_python(task, *texts.values())))
-    expected = {name: tensor.numpy() for name, tensor in expected.items()}
+    expected = _labels_in_python(task, list(zip(*texts.values(), strict=True)))
     return _servable(task, of_texts, of_ids, texts, expected, "label")
+
+
+def _labels_in_python(task: ExportedTask, asked: list) -> dict[str, np.ndarray]:
+    """The outputs for texts or pairs, by the predictions of the model in Python."""
+    labels, rows = task.facts.labels, task.predictor.predict(asked)
+    if not labels:
+        return {"value": np.array([row["value"] for row in rows])}
+    shares = np.array([[row["probabilities"][x] for x in labels] for row in rows])
+    names = np.tile(encoded(labels), (len(rows), 1))
+    found = {"labels": names, "probabilities": shares}
+    if task.facts.kind == "multilabel":
+        return found
+    best = encoded([row["label"] for row in rows])
+    return found | {"label": best, "probability": shares.max(axis=1)}
 
 
 def tagger(task: ExportedTask) -> Servable:
@@ -170,41 +173,25 @@ def _servable(task, of_texts, ids_answer, texts, expected, best) -> Servable:
     if task.source.facts["precision"] != "float32":
         expected.pop(best, None)
     inputs = {name: encoded(values) for name, values in texts.items()}
-    checks = [
-        Check("serving_default", inputs, expected),
-        ids_check(task.source, ids_answer),
-    ]
+    checks = [Check("serving_default", inputs, expected)]
     facts = {"labels": list(task.facts.labels)} | table_of(task.facts, task.config)
     return servable(task.source, task.variables, of_texts, ids_answer, checks, facts)
-
-
-def _packed_in_python(task: ExportedTask, first, second=None) -> EncoderInputs:
-    """Texts packed as in training, all to the full length."""
-    source = task.source
-    length = source.max_seq_length
-    if second is None:
-        packed = python_pack(source, first, length)
-        return EncoderInputs(*map(tf.constant, packed))
-    tokenizer, vocab = source.tokenizer(), source.vocab
-    rows = []
-    for texts in zip(first, second, strict=True):
-        a, b = map(tokenizer.encode, texts)
-        pair = truncate_pair(a, b, packing.room(length, b))
-        rows.append(packing.join(vocab, *pair))
-    packed = packing.pad(rows, vocab.pad_id, length)
-    return EncoderInputs(*map(tf.constant, packed))
 
 
 def _tags_in_python(task: ExportedTask, logits) -> dict[str, np.ndarray]:
     """Words, offsets and tags of the probes, window by window."""
     source, names = task.source, task.facts.labels
+    tokenizer, size = source.tokenizer(), source.max_seq_length - 2
     rows = []
     for text in PROBES:
-        ids, offsets, values = python_tokens(source, text, logits)
+        ids, offsets = tokenizer.encode_with_offsets(text)
+        values = []
+        for first in range(0, max(1, len(ids)), size):
+            window = packing.pack(source.vocab, [ids[first : first + size]])
+            values.append(logits(EncoderInputs(*map(tf.constant, window)))[0, 1:-1])
+        shares = tf.nn.softmax(tf.concat(values, 0)).numpy()
         row = {"starts": [], "ends": [], "labels": [], "probabilities": []}
-        for piece, (start, end), p in zip(
-            ids, offsets, tf.nn.softmax(values).numpy(), strict=True
-        ):
+        for piece, (start, end), p in zip(ids, offsets, shares, strict=True):
             if source.vocab.tokens[piece].startswith("##"):
                 row["ends"][-1] = end
                 continue

@@ -13,14 +13,13 @@ from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
 from electra_tf.export.formats import ExportRequest
 from electra_tf.export.signatures import EncoderInputs, ExportedModel
-from electra_tf.finetune.model import FinetuningModel
+from electra_tf.finetune import registry
 from electra_tf.finetune.results import CONFIG, hparams_in
 from electra_tf.finetune.task import TaskFacts
-from electra_tf.inference.predictor import read_trial
+from electra_tf.inference.predictor import TaskPredictor, read_trial
 from electra_tf.paths import escape
 from electra_tf.storage.manifest import split_name
 from electra_tf.storage.remote import expand
-from electra_tf.storage.remote_run import bring_model
 from electra_tf.text.vocabulary import resolve_settings
 
 _TRIAL = re.compile(r"_[0-9]+$")  # ends the name of its folder; a copy's goes on
@@ -32,26 +31,24 @@ class ExportedTask(NamedTuple):
     source: ExportedModel
     facts: TaskFacts
     config: FinetuningConfig
-
-    @property
-    def model(self) -> FinetuningModel:
-        """Encoder and heads."""
-        return self.source.pretrainer
+    folder: Path  # of the trial
+    predictor: TaskPredictor  # the model in Python
 
     @property
     def variables(self) -> list:
         """Those of the encoder and of the task's head."""
-        return self.model.electra.variables + self._head.variables
+        return self.source.pretrainer.electra.variables + self._head.variables
 
     @property
     def _head(self):
-        return next(h for h in self.model.heads if h.name == self.facts.name)
+        heads = self.source.pretrainer.heads
+        return next(head for head in heads if head.name == self.facts.name)
 
     def outputs(self, inputs: EncoderInputs) -> dict[str, tf.Tensor]:
         """What the head says, without dropout; what asks for labels means nothing."""
         shape = tf.shape(inputs.ids)
-        none = tf.zeros(shape[:1], tf.int32)
-        features = {
+        ones = "label_ids eid start_positions end_positions is_impossible".split()
+        features = dict.fromkeys(ones, tf.zeros(shape[:1], tf.int32)) | {
             "input_mask": inputs.mask,
             "segment_ids": inputs.type_ids,
             "labels": tf.zeros_like(inputs.ids),
@@ -59,12 +56,8 @@ class ExportedTask(NamedTuple):
             "labeled_positions": tf.broadcast_to(tf.range(shape[1])[None], shape),
             "targets": tf.zeros(shape[:1]),
             "label_flags": tf.zeros([shape[0], len(self.facts.labels)]),
-            **dict.fromkeys(
-                "label_ids eid start_positions end_positions is_impossible".split(),
-                none,
-            ),
         }
-        hidden = self.model.electra(*inputs).sequence_output
+        hidden = self.source.pretrainer.electra(*inputs).sequence_output
         return self._head(hidden, features, training=False)
 
 
@@ -76,18 +69,10 @@ def trial_dir_of(request: ExportRequest) -> Path:
     if request.hparams:
         raise UserError(
             f"--hparams does not go with --what {request.what}: a fine-tuned model has "
-            f"its own, in {CONFIG} of its folder.\nLeave --hparams out."
+            f"its own, in {CONFIG} of its folder."
         )
     if request.init_checkpoint:
-        folder = Path(request.init_checkpoint)
-        bring_model(folder)
-        if not (folder / CONFIG).is_file():
-            raise UserError(
-                f"{folder} is not the directory of a fine-tuned model: it has no "
-                f"{CONFIG}.\n--what {request.what} needs one: <data-dir>/models/"
-                "<model-name>/finetuning_models/<tasks>_model_1."
-            )
-        return folder
+        return Path(request.init_checkpoint)
     parent = Path(request.model_dir) / "finetuning_models"
     tasks = {
         path.parent: hparams_in(path.parent).get("task_names", [])
@@ -95,8 +80,7 @@ def trial_dir_of(request: ExportRequest) -> Path:
         if _TRIAL.search(path.parent.name)
     }
     found = [folder for folder, names in tasks.items() if request.what in names]
-    runs = {folder.name.rpartition("_")[0] for folder in found}
-    if len(runs) == 1:
+    if len({folder.name.rpartition("_")[0] for folder in found}) == 1:
         return min(found, key=lambda folder: int(folder.name.rpartition("_")[2]))
     if found:
         names = ", ".join(folder.name for folder in found)
@@ -107,9 +91,14 @@ def trial_dir_of(request: ExportRequest) -> Path:
     there = sorted({name for names in tasks.values() for name in names})
     raise UserError(
         f"--what {request.what!r}: no part of a pre-trained model, and no task that "
-        f"{request.model_dir} was fine-tuned on ({', '.join(there) or 'there is none'}"
-        ")."
+        f"{request.model_dir} was fine-tuned on ({', '.join(there) or 'none'})."
     )
+
+
+def task_of(request: ExportRequest, precision: str = "float32") -> ExportedTask:
+    """The task that export_model.py was asked for."""
+    folder = trial_dir_of(request)
+    return read_task(folder, request.what, precision, request.vocab_file)
 
 
 def read_task(
@@ -128,9 +117,8 @@ def read_task(
     Raises `UserError`: 2 for anything else, 65 for damaged checkpoints.
     """
     trained = read_trial(folder, task, precision, vocab_file=vocab_file)
-    folder, config = folder.absolute(), trained.config
+    folder, config, vocab = folder.absolute(), trained.config, trained.vocab
     step, _ = split_name(Path(trained.origin).name)
-    vocab = trained.vocab
     source = ExportedModel(
         name=f"{config.model_name}/{folder.name}",
         vocab=vocab,
@@ -139,4 +127,7 @@ def read_task(
         pretrainer=trained.model,
         facts={"step": step, "task": task, "precision": precision},
     )
-    return ExportedTask(source, trained.facts_of(task), config)
+    tasks = registry.make_tasks(config, vocab, folder, reads_data=False)
+    number = config.task_names.index(task)
+    predictor = TaskPredictor(trained, tasks[number], number)
+    return ExportedTask(source, trained.facts[number], config, folder, predictor)

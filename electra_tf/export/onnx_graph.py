@@ -6,7 +6,7 @@ Shapes: B batch, L length, H hidden width.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -31,28 +31,12 @@ class Graph:
 
     def op(self, kind: str, *inputs: str, output: str | None = None, **attributes):
         """Adds a node with one output; returns the output's name."""
-        return self.ops(
-            kind, *inputs, outputs=[output or self.new_name(kind)], **attributes
-        )
-
-    def ops(self, kind: str, *inputs: str, outputs: Sequence[str], **attributes):
-        """Adds a node; returns the names of its outputs, of one its name."""
         from onnx import helper
 
-        name = outputs[0]
-        node = helper.make_node(kind, list(inputs), outputs, name, **attributes)
+        name = output or f"{kind}_{len(self.nodes)}"
+        node = helper.make_node(kind, list(inputs), [name], name, **attributes)
         self.nodes.append(node)
-        return name if len(outputs) == 1 else outputs
-
-    def new_name(self, kind: str) -> str:
-        """A name for what the next node gives."""
-        return f"{kind}_{len(self.nodes)}"
-
-    def top(self, x: str, count: int) -> tuple[str, str]:
-        """The highest numbers of the last axis, and where they stand, int32."""
-        names = self.new_name("TopK"), self.new_name("TopKWhere")
-        most, where = self.ops("TopK", x, self.constant([count]), outputs=names)
-        return most, self.op("Cast", where, to=6)
+        return name
 
     def constant(self, value, dtype=np.int64) -> str:
         """A constant array; returns its name."""
@@ -92,23 +76,15 @@ class Graph:
         return self.op(kinds[self.act], x)
 
 
-def encode(
-    graph: Graph,
-    shape: ModelConfig,
-    scope: str = ENCODER,
-    direction: str = "bidirectional",
-    types: str = NAMES[2],
-) -> str:
-    """Adds the encoder of the weights `<scope>...`; returns its states [B, L, H].
+def encode(graph: Graph, shape: ModelConfig, types: str = NAMES[2]) -> str:
+    """Adds the encoder; returns its states [B, L, H].
 
     Args:
-      direction: as of `model.encoder.Encoder`.
       types: the name of the segment ids.
     """
     op, constant, weight = graph.op, graph.constant, graph.weight
     ids, mask, _ = NAMES
-    owner = scope if f"{scope}embeddings/word_embeddings" in graph.tensors else ENCODER
-    embeddings = f"{owner}embeddings/"
+    embeddings = f"{ENCODER}embeddings/"
     words = op("Gather", weight(f"{embeddings}word_embeddings"), ids)
     segments = op("Gather", weight(f"{embeddings}token_type_embeddings"), types)
     length = op("Shape", ids, start=1, end=2)
@@ -116,18 +92,13 @@ def encode(
     positions = op("Slice", table, constant([0]), length, constant([0]))
     x = op("Add", op("Add", words, segments), positions)
     x = graph.norm(x, f"{embeddings}LayerNorm")
-    if f"{scope}embeddings_project/kernel" in graph.tensors:
-        x = graph.dense(x, f"{scope}embeddings_project")
+    if f"{ENCODER}embeddings_project/kernel" in graph.tensors:
+        x = graph.dense(x, f"{ENCODER}embeddings_project")
     visible = op("Cast", op("Unsqueeze", mask, constant([1, 2])), to=1)
-    if direction != "bidirectional":
-        square = op(
-            "Expand", constant(1, np.float32), op("Concat", length, length, axis=0)
-        )
-        visible = op("Mul", visible, op("Trilu", square, upper=int(direction == "rtl")))
     hidden = op("Sub", constant(1, np.float32), visible)
     bias = op("Mul", hidden, constant(MASKED_SCORE, np.float32))
     for i in range(shape.num_hidden_layers):
-        layer = f"{scope}encoder/layer_{i}/"
+        layer = f"{ENCODER}encoder/layer_{i}/"
         attended = _attend(graph, x, bias, shape, f"{layer}attention/")
         wide = graph.activation(graph.dense(attended, f"{layer}intermediate/dense"))
         x = op("Add", graph.dense(wide, f"{layer}output/dense"), attended)

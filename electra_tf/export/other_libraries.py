@@ -58,21 +58,15 @@ def export_huggingface(request: ExportRequest) -> Path:
     if what in networks.WHAT:
         stored = request.read_model()
         return huggingface.write_huggingface(stored, what, request.output_dir)
-    folder = finetuned_task.trial_dir_of(request)
-    task = finetuned_task.read_task(folder, what, vocab_file=request.vocab_file)
-    return write_task(task, folder, request.output_dir)
+    return write_task(finetuned_task.task_of(request), request.output_dir)
 
 
 def write_task(
     task: ExportedTask,
-    folder: str | os.PathLike,
     output_dir: str | os.PathLike,
     log: Callable[[str], None] = print,
 ) -> Path:
     """Writes a fine-tuned model for transformers, in a folder of its task's name.
-
-    Args:
-      folder: the fine-tuned model's.
 
     Raises `UserError`: 2 for a head that has no equivalent, else as
     `write_huggingface`.
@@ -81,9 +75,9 @@ def write_task(
     if reason := _reason_against(task):
         raise UserError(
             f"{name} cannot be exported to Hugging Face: {reason}.\n"
-            f"The encoder alone can: --init-checkpoint {folder} --what encoder."
+            f"The encoder alone can: --init-checkpoint {task.folder} --what encoder."
         )
-    stored = readers.read(folder, task.config.vocab_file, log=log)
+    stored = readers.read(task.folder, task.config.vocab_file, log=log)
     [network] = networks.split(stored, "encoder").values()
     weights = {v.path: np.asarray(v) for v in task.variables}
     network.tensors.update({k: v for k, v in weights.items() if k.startswith(ENCODER)})
@@ -105,21 +99,18 @@ def write_task(
 def _reason_against(task: ExportedTask) -> str | None:
     """Why transformers has no such head."""
     facts, config = task.facts, task.config
-    width = config.model_config().hidden_size
-    if facts.kind in PROBLEMS and 2 * len(facts.labels) > width:
+    width, labels = config.model_config().hidden_size, len(facts.labels)
+    if facts.kind in PROBLEMS and 2 * labels > width:
         return (
             f"ElectraForSequenceClassification has a GELU between two layers {width} "
-            f"wide, which leaves {width // 2} labels as they are; this task "
-            f"has {len(facts.labels)}"
+            f"wide, which carries {width // 2} labels; this task has {labels}"
         )
-    if facts.kind != "qa":
-        return None
-    if config.joint_prediction:
+    if facts.kind == "qa" and config.joint_prediction:
         return (
             "ElectraForQuestionAnswering scores start and end apart, this head the "
             'end by the start ("joint_prediction": false trains one that can)'
         )
-    if config.answerable_classifier and facts.has_impossible:
+    if facts.kind == "qa" and config.answerable_classifier and facts.has_impossible:
         return (
             "ElectraForQuestionAnswering has no logit of its own for questions without "
             'an answer ("answerable_classifier": false trains a head that can)'

@@ -30,9 +30,10 @@ from electra_tf.export.signatures import (
     computed,
     encoded,
     encoder_specs,
-    ids_check,
+    ids_signature,
     in_range,
     map_windows,
+    of_same_rows,
     pack,
     probe_ids,
     require,
@@ -72,7 +73,8 @@ def encoder(source: ExportedModel) -> Servable:
         seed = None
         if training:
             seed = tf.random.uniform([2], maxval=tf.int32.max, dtype=tf.int32)
-        return answer(checked(inputs, source.shape), seed)
+        tensors = (inputs[name] for name in NAMES)
+        return answer(checked(*tensors, source.shape), seed)
 
     @tf.function(autograph=False)  # that all call, each in its way
     def answer(inputs, seed):
@@ -87,31 +89,21 @@ def encoder(source: ExportedModel) -> Servable:
             "encoder_outputs": layers,
         }
 
-    root = reusable_root(network.variables)
-    root.__call__ = tf.function(encode, autograph=False)
-    for training in (False, True):
-        root.__call__.get_concrete_function(encoder_specs(), training=training)
-
     def last_layer(inputs):  # a signature cannot return a list
         outputs = answer(inputs, None)
         return {name: outputs[name] for name in ENCODER_OUTPUTS}
 
-    last_layer = computed(source, last_layer)
-
-    @tf.function(autograph=False, input_signature=list(encoder_specs().values()))
-    def serve(input_word_ids, input_mask, input_type_ids):
-        inputs = (input_word_ids, input_mask, input_type_ids)
-        inputs = dict(zip(NAMES, inputs, strict=True))
-        return last_layer(checked(inputs, source.shape))
-
+    root = reusable_root(network.variables)
+    root.__call__ = tf.function(encode, autograph=False)
+    for training in (False, True):
+        root.__call__.get_concrete_function(encoder_specs(), training=training)
     inputs = probe_ids(source)
-    sequence = np.asarray(
-        tf.cast(network(*inputs.values()).sequence_output, tf.float32)
-    )
+    output = network(*inputs.values()).sequence_output
+    sequence = tf.cast(output, tf.float32).numpy()
     expected = {"sequence_output": sequence, "pooled_output": sequence[:, 0]}
     return Servable(
         root,
-        {"serving_default": serve},
+        {"serving_default": ids_signature(source, last_layer)},
         [Check("serving_default", inputs, expected)],
         {"preprocessor": "the preprocessor exported beside it"},
     )
@@ -129,10 +121,12 @@ def preprocessor(source: ExportedModel) -> Servable:
     default_length = source.max_seq_length
 
     def pack_segments(segments, seq_length=default_length):
-        with tf.control_dependencies(_requirements(segments, seq_length, len(vocab))):
-            seq_length = tf.identity(seq_length)
-            segments = [_of_unknown_rows(segment) for segment in segments]
-            kept = truncate(segments, seq_length)
+        least = 1 + len(segments)  # [CLS], and a [SEP] for each segment
+        what = f"seq_length must be at least {least}; it is"
+        found = [in_range("a token id", s.flat_values, len(vocab)) for s in segments]
+        found.append(require(seq_length >= least, what, seq_length))
+        with tf.control_dependencies(found):
+            kept = truncate(segments, tf.identity(seq_length))
         return dict(zip(NAMES, pack(kept, vocab, seq_length), strict=True))
 
     root = reusable_root()
@@ -176,50 +170,11 @@ def preprocessor(source: ExportedModel) -> Servable:
     )
 
 
-def _of_unknown_rows(segment: tf.RaggedTensor) -> tf.RaggedTensor:
-    """The same, of which a graph does not know the rows before it runs.
-
-    Else segments of different batch sizes fail in TensorFlow's words as a loaded graph
-    is made, before anything in it can say what is wrong.
-    """
-    splits = tf.raw_ops.PlaceholderWithDefault(input=segment.row_splits, shape=[None])
-    return tf.RaggedTensor.from_row_splits(segment.values, splits, validate=False)
-
-
-def _requirements(segments, seq_length, vocab_size: int) -> list[tf.Operation]:
-    """What `bert_pack_inputs` refuses: unknown ids, no room, different batch sizes."""
-    least = 1 + len(segments)  # [CLS], and a [SEP] for each segment
-    found = [in_range("a token id", s.flat_values, vocab_size) for s in segments]
-    what = f"seq_length must be at least {least}; it is"
-    found.append(require(seq_length >= least, what, seq_length))
-    if len(segments) == 2:
-        rows = [segment.nrows() for segment in segments]
-        what = "segments of different batch sizes:"
-        found.append(require(rows[0] == rows[1], what, *rows))
-    return found
-
-
 def python_pack(source: ExportedModel, texts, length: int) -> packing.PackedTexts:
     """Packs texts in Python, to `length`."""
     tokenizer = source.tokenizer()
     ids = [tokenizer.encode(text)[: length - 2] for text in texts]
     return packing.pack(source.vocab, ids, length)
-
-
-def python_tokens(
-    source: ExportedModel, text: str, network: Callable
-) -> tuple[list[int], list[tuple[int, int]], tf.Tensor]:
-    """A text's tokens, their offsets, and the outputs of a network for each, [N, ...].
-
-    Args:
-      network: from EncoderInputs to [B, L, ...]; it reads window by window.
-    """
-    ids, offsets = source.tokenizer().encode_with_offsets(text)
-    size, values = source.max_seq_length - 2, []
-    for first in range(0, max(1, len(ids)), size):
-        window = packing.pack(source.vocab, [ids[first : first + size]])
-        values.append(network(EncoderInputs(*map(tf.constant, window)))[0, 1:-1])
-    return ids, offsets, tf.concat(values, 0)
 
 
 def detector(source: ExportedModel) -> Servable:
@@ -232,27 +187,18 @@ def detector(source: ExportedModel) -> Servable:
     """
     pretrainer = source.pretrainer
 
-    def logits(inputs: EncoderInputs) -> tf.Tensor:
-        return pretrainer.replaced_logits(*inputs)
-
-    def answer(values: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {"probabilities": tf.sigmoid(values)}
-
     def ids_answer(inputs: EncoderInputs) -> dict[str, tf.Tensor]:
-        values = logits(inputs)
-        return {"logits": values} | answer(values)
+        values = pretrainer.replaced_logits(*inputs)
+        return {"logits": values, "probabilities": tf.sigmoid(values)}
 
     variables = pretrainer.electra.variables
     variables += pretrainer.discriminator_predictions.variables
     if pretrainer.objective.needs_log_q:
-        variables += [
-            v
-            for v in pretrainer.generator.variables
-            if all(v is not other for other in variables)
-        ]
-
+        there = {id(variable) for variable in variables}
+        others = pretrainer.generator.variables
+        variables += [v for v in others if id(v) not in there]
     rows = source.in_python().detect(PROBES)
-    return _text_export(source, variables, logits, answer, ids_answer, rows)
+    return _text_export(source, variables, "probabilities", ids_answer, rows)
 
 
 def scorer(source: ExportedModel) -> Servable:
@@ -265,26 +211,20 @@ def scorer(source: ExportedModel) -> Servable:
     """
     pretrainer = source.pretrainer
 
-    def scores(inputs: EncoderInputs) -> tf.Tensor:
-        return -pretrainer.replaced_logits(*inputs, net_only=True)
-
-    def answer(values: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {"token_scores": values}
-
     def ids_answer(inputs: EncoderInputs) -> dict[str, tf.Tensor]:
-        return {"token_scores": scores(inputs) * tf.cast(inputs.mask, tf.float32)}
+        scores = -pretrainer.replaced_logits(*inputs, net_only=True)
+        return {"token_scores": scores * tf.cast(inputs.mask, tf.float32)}
 
     variables = pretrainer.electra.variables
     variables += pretrainer.discriminator_predictions.variables
     rows = [*source.in_python().score_tokens(PROBES)]
-    return _text_export(source, variables, scores, answer, ids_answer, rows, "score")
+    return _text_export(source, variables, "token_scores", ids_answer, rows, "score")
 
 
 def _text_export(
     source: ExportedModel,
     variables: list,
-    network: Callable[[EncoderInputs], tf.Tensor],
-    answer: Callable[[tf.Tensor], dict[str, tf.Tensor]],
+    output: str,
     ids_answer: Callable[[EncoderInputs], dict[str, tf.Tensor]],
     rows: Sequence[Sequence[TokenPrediction | TokenScore]],
     total: str | None = None,
@@ -292,9 +232,8 @@ def _text_export(
     """A SavedModel with a signature for texts and one for ids.
 
     Args:
-      network: one number per token, float32 [B, L].
-      answer: the outputs for the tokens of texts from the network's numbers [N].
-      ids_answer: the outputs for ids.
+      output: the name of the number of each token, of texts and of ids.
+      ids_answer: the outputs for ids, of `output` float32 [B, L].
       rows: the tokens of PROBES with their numbers, as Python has them.
       total: the name of one more output: the sum over each text's tokens.
     """
@@ -304,22 +243,17 @@ def _text_export(
     def of_texts(text):
         tokens = tokenize_with_offsets(tokenizer, tf.ensure_shape(text, [None]))
         windows = windows_of(tokens.ids, size)
-        flat = map_windows(network, windows, source.vocab)
-        ragged = tokens.ids.with_flat_values
-        sums = {total: tf.reduce_sum(ragged(flat), axis=1)} if total else {}
-        found = {name: ragged(x).to_tensor() for name, x in answer(flat).items()}
-        return (
-            found
-            | sums
-            | {
-                "tokens": tokens.surfaces.to_tensor(""),
-                "starts": tokens.starts.to_tensor(NO_OFFSET),
-                "ends": tokens.ends.to_tensor(NO_OFFSET),
-                "num_tokens": tf.cast(tokens.ids.row_lengths(), tf.int32),
-            }
-        )
+        flat = map_windows(lambda x: ids_answer(x)[output], windows, source.vocab)
+        numbers = tokens.ids.with_flat_values(flat)
+        found = {
+            output: numbers.to_tensor(),
+            "tokens": tokens.surfaces.to_tensor(""),
+            "starts": tokens.starts.to_tensor(NO_OFFSET),
+            "ends": tokens.ends.to_tensor(NO_OFFSET),
+            "num_tokens": tf.cast(tokens.ids.row_lengths(), tf.int32),
+        }
+        return found | ({total: tf.reduce_sum(numbers, axis=1)} if total else {})
 
-    [output] = answer(tf.zeros([1]))
     expected = columns_of(
         [
             {
@@ -334,10 +268,7 @@ def _text_export(
     expected["num_tokens"] = np.array([len(row) for row in rows])
     if total:
         expected[total] = expected[output].sum(axis=1)
-    checks = [
-        Check("serving_default", {"text": encoded(PROBES)}, expected),
-        ids_check(source, ids_answer),
-    ]
+    checks = [Check("serving_default", {"text": encoded(PROBES)}, expected)]
     return servable(source, variables, of_texts, ids_answer, checks, {"window": size})
 
 
@@ -385,13 +316,12 @@ def generator(source: ExportedModel) -> Servable:
     )
     def of_ids(input_word_ids, input_mask, input_type_ids, masked_lm_positions):
         inputs = (input_word_ids, input_mask, input_type_ids)
-        inputs = checked(dict(zip(NAMES, inputs, strict=True)), source.shape)
-        shape = tf.shape(inputs.ids)
-        rows = tf.shape(masked_lm_positions)[0]
-        same = require(rows == shape[0], "masked_lm_positions has rows", rows, shape[0])
-        inside = in_range("masked_lm_positions", masked_lm_positions, shape[1])
-        with tf.control_dependencies([same, inside]):
-            positions = tf.identity(masked_lm_positions)
+        inputs = checked(*inputs, source.shape)
+        both = "masked_lm_positions and input_word_ids"
+        positions, ids = of_same_rows(both, masked_lm_positions, inputs.ids)
+        inside = in_range("masked_lm_positions", positions, tf.shape(ids)[1])
+        with tf.control_dependencies([inside]):
+            positions = tf.identity(positions)
         return {"mlm_logits": logits_at(*inputs, positions)}
 
     root.__call__ = of_texts

@@ -3,18 +3,15 @@
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from electra_tf.data.tfrecord import varint
 from electra_tf.errors import UserError
 from electra_tf.export import (
     classifier,
@@ -27,7 +24,6 @@ from electra_tf.export.signatures import Check, ExportedModel, Servable
 from electra_tf.interop import verification
 from electra_tf.interop.checkpoint import HEADS, StoredModel, empty_pretrainer
 from electra_tf.paths import readable_by_tensorflow, shown
-from electra_tf.pretrain.generator import FillsMasks
 from electra_tf.storage import remote
 from electra_tf.storage.atomic_folder import atomic_folders
 from electra_tf.storage.manifest import verify_folder, write_manifest
@@ -98,7 +94,7 @@ def kinds_of(source: ExportedModel) -> list[str]:
     if model.discriminator_predictions is not None:
         kinds.append("detector")
         kinds += ["scorer"] * (model.objective.scoring == "electric")
-    return kinds + ["generator"] * isinstance(model.generator, FillsMasks)
+    return kinds + ["generator"] * (model.generator.logits_at is not None)
 
 
 def check_part(source: ExportedModel, what: str) -> None:
@@ -193,7 +189,7 @@ def fill_folder(
     Returns the greatest difference from the model.  Raises `OSError` when it cannot be
     written, `UserError` (65) when that difference is beyond TOLERANCE.
     """
-    _save(servable, source, what, folder)
+    _save(servable, source, folder)
     tolerance = TOLERANCE[source.facts.get("precision", "float32")]
     loaded = tf.saved_model.load(readable_by_tensorflow(folder))
     differences = _differences(loaded, servable.checks)
@@ -225,7 +221,7 @@ def fill_folder(
     return content["max_difference"]
 
 
-def _save(servable: Servable, source: ExportedModel, what: str, folder: Path) -> None:
+def _save(servable: Servable, source: ExportedModel, folder: Path) -> None:
     # The vocabulary is in the graph; as an asset it is there for people and tools.
     vocab_file = folder / "vocab.txt"
     text = "".join(f"{token}\n" for token in source.vocab.tokens)
@@ -236,8 +232,6 @@ def _save(servable: Servable, source: ExportedModel, what: str, folder: Path) ->
     try:
         tf.saved_model.save(servable.root, str(folder), signatures=servable.signatures)
         vocab_file.unlink()
-        requests = [(check.signature, check.inputs) for check in servable.checks]
-        write_warmup_requests(str(folder), what, requests)
     except tf.errors.OpError as error:
         raise OSError(None, error.message.splitlines()[0]) from error
     finally:
@@ -277,19 +271,15 @@ def export_saved_model(request: ExportRequest) -> str:
 
 
 def _export_task(request: ExportRequest) -> None:
-    folder = finetuned_task.trial_dir_of(request)
-    read = functools.partial(
-        finetuned_task.read_task, folder, request.what, vocab_file=request.vocab_file
-    )
-    task = read(precision=request.precision)
+    task = finetuned_task.task_of(request, request.precision)
     source = task.source._replace(jit_compile=request.jit_compile)
-    task = task._replace(source=source)
-    make = TASKS[task.facts.kind]
-    name = request.what.replace(":", ".")
-    exact = {} if request.precision == "float32" else {name: make(read())}
-    print(shown(f"{request.what}: from {folder}"))
+    task, name = task._replace(source=source), request.what.replace(":", ".")
+    make, exact = TASKS[task.facts.kind], {}
+    if request.precision != "float32":
+        exact = {name: make(finetuned_task.task_of(request))}
+    print(shown(f"{request.what}: from {task.folder}"))
     [written] = write_saved_models(
-        {name: make(task)}, task.source, request.output_dir, exact
+        {name: make(task)}, source, request.output_dir, exact
     )
     _report(request.what, written)
 
@@ -301,52 +291,3 @@ def _report(what: str, written: Path) -> None:
     print(shown(f"{what}: {written}, greatest difference from the model {gap:.1e}"))
     for name, lost in manifest.get("differences_from_float32", {}).items():
         print(f"  {name}: {lost:.1e} from float32")
-
-
-PATH = os.path.join("assets.extra", "tf_serving_warmup_requests")
-
-# Field numbers of tensorflow_serving/apis/{prediction_log,predict,model}.proto.
-_PREDICTION_LOG_PREDICT_LOG = 6
-_PREDICT_LOG_REQUEST = 1
-_REQUEST_MODEL_SPEC, _REQUEST_INPUTS = 1, 2
-_SPEC_NAME, _SPEC_SIGNATURE_NAME = 1, 3
-_ENTRY_KEY, _ENTRY_VALUE = 1, 2
-
-
-def write_warmup_requests(
-    directory: str,
-    model_name: str,
-    requests: Iterable[tuple[str, Mapping[str, np.ndarray]]],
-) -> None:
-    """Writes the warm-up file of a SavedModel.
-
-    Args:
-      directory: the SavedModel.
-      model_name: the name that it is served under.
-      requests: pairs of a signature's name and its inputs.
-    """
-    path = os.path.join(directory, PATH)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with tf.io.TFRecordWriter(path) as writer:
-        for signature, inputs in requests:
-            writer.write(prediction_log(model_name, signature, inputs))
-
-
-def prediction_log(
-    model_name: str, signature: str, inputs: Mapping[str, np.ndarray]
-) -> bytes:
-    """A PredictionLog of one request, encoded."""
-    spec = _field(_SPEC_NAME, model_name.encode())
-    spec += _field(_SPEC_SIGNATURE_NAME, signature.encode())
-    request = _field(_REQUEST_MODEL_SPEC, spec)
-    for name, value in inputs.items():
-        tensor = tf.make_tensor_proto(value).SerializeToString()
-        entry = _field(_ENTRY_KEY, name.encode()) + _field(_ENTRY_VALUE, tensor)
-        request += _field(_REQUEST_INPUTS, entry)
-    log = _field(_PREDICT_LOG_REQUEST, request)
-    return _field(_PREDICTION_LOG_PREDICT_LOG, log)
-
-
-def _field(number: int, payload: bytes) -> bytes:
-    """A length-delimited field of a protocol buffer."""
-    return varint(number << 3 | 2) + varint(len(payload)) + payload

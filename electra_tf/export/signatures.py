@@ -44,7 +44,11 @@ def encoder_specs() -> dict[str, tf.TensorSpec]:
 
 
 def checked(
-    inputs: dict[str, tf.Tensor], shape: ModelConfig, least_length: int = 1
+    ids: tf.Tensor,
+    mask: tf.Tensor,
+    type_ids: tf.Tensor,
+    shape: ModelConfig,
+    least_length: int = 1,
 ) -> EncoderInputs:
     """The same tensors; reading them raises InvalidArgument unless they make sense.
 
@@ -53,19 +57,23 @@ def checked(
       least_length: tokens that they must have.
     """
     # A signature states its ranks, but nothing holds callers to it.
-    matrices = (tf.ensure_shape(inputs[name], [None, None]) for name in NAMES)
-    ids, mask, type_ids = matrices
-    with tf.control_dependencies(
-        [
-            _same_shape("input_mask", mask, ids),
-            _same_shape("input_type_ids", type_ids, ids),
-            _length(ids, least_length, shape.max_position_embeddings),
-            in_range("input_word_ids", ids, shape.vocab_size),
-            in_range("input_mask", mask, 2),
-            in_range("input_type_ids", type_ids, shape.type_vocab_size),
-        ]
-    ):
-        return EncoderInputs(*map(tf.identity, (ids, mask, type_ids)))
+    inputs = [tf.ensure_shape(x, [None, None]) for x in (ids, mask, type_ids)]
+    (rows, length), most = tf.unstack(tf.shape(ids)), shape.max_position_embeddings
+    found = [
+        require(
+            (length >= least_length) & (length <= most),
+            f"this model reads from {least_length} to {most} tokens; "
+            "input_word_ids has",
+            length,
+        )
+    ]
+    for name, x in zip(NAMES[1:], inputs[1:], strict=True):
+        same = tf.reduce_all(tf.shape(x) == tf.stack([rows, length]))
+        what = f"{name} must have the shape of input_word_ids; the two are"
+        found.append(require(same, what, tf.shape(x), rows, length))
+    sizes = shape.vocab_size, 2, shape.type_vocab_size
+    with tf.control_dependencies(found + list(map(in_range, NAMES, inputs, sizes))):
+        return EncoderInputs(*map(tf.identity, inputs))
 
 
 def require(condition: tf.Tensor, *message) -> tf.Operation:
@@ -81,23 +89,12 @@ def in_range(name: str, ids: tf.Tensor, size: tf.Tensor | int) -> tf.Operation:
     return require(fits, limit, size - 1, "; the lowest and the highest are", low, high)
 
 
-def _same_shape(name: str, x: tf.Tensor, ids: tf.Tensor) -> tf.Operation:
-    shape, expected = tf.shape(x), tf.shape(ids)
-    return require(
-        tf.reduce_all(shape == expected),
-        f"{name} must have the shape of input_word_ids; the two are",
-        shape,
-        expected,
-    )
-
-
-def _length(ids: tf.Tensor, least: int, most: int) -> tf.Operation:
-    length = tf.shape(ids)[1]
-    return require(
-        (length >= least) & (length <= most),
-        f"this model reads from {least} to {most} tokens; input_word_ids has",
-        length,
-    )
+def of_same_rows(names: str, *tensors: tf.Tensor) -> list[tf.Tensor]:
+    """The same tensors; reading them raises InvalidArgument for other rows."""
+    rows = [tf.shape(x)[0] for x in tensors]
+    same = tf.reduce_all(tf.stack(rows) == rows[0])
+    with tf.control_dependencies([require(same, f"{names} have rows:", *rows)]):
+        return [tf.identity(x) for x in tensors]
 
 
 # Texts of every kind of character, on which each export is compared with the model.
@@ -166,6 +163,11 @@ class Servable(NamedTuple):
     checks: list[Check]
     facts: dict[str, Any]  # for the manifest
 
+    @property
+    def ids_check(self) -> Check:
+        """That of the signature for ids, the last."""
+        return self.checks[-1]
+
 
 def reusable_root(variables=()) -> tf.train.Checkpoint:
     """An empty root with the attributes of TensorFlow Hub's reusable SavedModels.
@@ -190,6 +192,22 @@ def computed(source: ExportedModel, function: Callable) -> Callable:
     return tf.function(function, jit_compile=True, autograph=False)
 
 
+def ids_signature(
+    source: ExportedModel,
+    answer: Callable[[EncoderInputs], dict[str, tf.Tensor]],
+    least_length: int = 1,
+) -> Callable:
+    """A tf.function for the encoder's inputs, which are checked before `answer`."""
+    answer = computed(source, answer)
+
+    @tf.function(autograph=False, input_signature=list(encoder_specs().values()))
+    def of_ids(input_word_ids, input_mask, input_type_ids):
+        inputs = input_word_ids, input_mask, input_type_ids
+        return answer(checked(*inputs, source.shape, least_length))
+
+    return of_ids
+
+
 def servable(
     source: ExportedModel,
     variables: Sequence,
@@ -203,37 +221,25 @@ def servable(
 
     Args:
       of_texts: the tf.function for texts.
-      ids_answer: the outputs for the encoder's inputs, which are checked before.
-      least_length: tokens that they must have.
+      ids_answer: the outputs for the encoder's inputs.
+      checks: of `serving_default`.
+      least_length: tokens that ids must have.
     """
-    answer = computed(source, ids_answer)
-
-    @tf.function(autograph=False, input_signature=list(encoder_specs().values()))
-    def of_ids(input_word_ids, input_mask, input_type_ids):
-        inputs = (input_word_ids, input_mask, input_type_ids)
-        inputs = dict(zip(NAMES, inputs, strict=True))
-        return answer(checked(inputs, source.shape, least_length))
-
+    ids = probe_ids(source, max(32, least_length))
+    expected = ids_answer(EncoderInputs(*map(tf.constant, ids.values())))
+    # Rounding may change the order of the best.
+    expected = {k: v.numpy() for k, v in expected.items() if "_top_" not in k}
     root = reusable_root(variables)
-    root.__call__, root.ids = of_texts, of_ids
-    return Servable(root, {"serving_default": of_texts, "ids": of_ids}, checks, facts)
+    root.__call__ = of_texts
+    root.ids = ids_signature(source, ids_answer, least_length)
+    signatures = {"serving_default": of_texts, "ids": root.ids}
+    return Servable(root, signatures, [*checks, Check("ids", ids, expected)], facts)
 
 
 def probe_ids(source: ExportedModel, length: int = 32) -> dict[str, np.ndarray]:
     """A fixed batch of ids: rows of different lengths, two segments, padding."""
     batch = verification.fixed_batch(source.shape, source.vocab.pad_id, length)
     return dict(zip(NAMES, batch.values(), strict=True))
-
-
-def ids_check(
-    source: ExportedModel,
-    ids_answer: Callable[[EncoderInputs], dict[str, tf.Tensor]],
-    length: int = 32,
-) -> Check:
-    """The outputs of the model for `probe_ids`, for the signature `ids`."""
-    ids = probe_ids(source, length)
-    expected = ids_answer(EncoderInputs(*map(tf.constant, ids.values())))
-    return Check("ids", ids, {k: v.numpy() for k, v in expected.items()})
 
 
 def encoded(texts: Sequence[str]) -> np.ndarray:

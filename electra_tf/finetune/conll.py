@@ -41,7 +41,7 @@ _SPAN = re.compile(r"[BIESLUMW][-_](.+)|(.+)[-_][BIESLUMW]", re.DOTALL)
 
 
 class Layout(NamedTuple):
-    """What stands where in a file.
+    """The columns of a file.
 
     Attributes:
       words, tags: columns, from 0; tags None: there are none.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run says of its data before it trains, in few lines.
+"""The summary of the data that a run prints before it trains.
 
 A mistyped label is a class of its own to a program, a text that was cut off is as good
 as any, and only a reader sees it.
@@ -8,7 +8,7 @@ as any, and only a reader sees it.
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -68,41 +68,34 @@ def lines(task: Task, number: int, store: FeatureStore) -> Iterator[str]:
         pairs = list(zip(task.labels, weights, strict=True))[:_LISTED]
         listed = ", ".join(f"{name} {weight:.4g}" for name, weight in pairs)
         yield f"Class weights of {task.name}: {listed}"
-    yield from warnings(task.name, counts)
+    rare = [f"{name!r} ({count})" for name, count in counts.items() if count <= _RARE]
+    if rare:
+        more = f" and {len(rare) - _LISTED} more" * (len(rare) > _LISTED)
+        yield (
+            f"Warning: {task.name}: classes with one or two examples: "
+            f"{', '.join(rare[:_LISTED])}{more}; mistyped?"
+        )
 
 
 def counts_of(task: Task, number: int, store: FeatureStore) -> collections.Counter[str]:
     """Training examples of each class; of spans, how many begin."""
-    counts: collections.Counter[str] = collections.Counter()
-    if task.head.kind == "classification":
+    kind = task.head.kind
+    if kind == "multilabel":
+        counts = np.asarray(store[feature_key(task, "label_flags")]).sum(axis=0)
+    elif kind == "classification":
         labels = store[feature_key(task, "label_ids")]
         labels = labels[np.asarray(store["task_id"]) == number]
-    elif task.head.kind == "multilabel":
-        found = np.asarray(store[feature_key(task, "label_flags")]).sum(axis=0)
-        for name, count in zip(task.labels, found, strict=True):
-            counts[name] = int(count)
-        return counts
-    elif task.head.kind == "tagging":
+        counts = np.bincount(labels, minlength=len(task.labels))
+    elif kind == "tagging":
         labels = store[feature_key(task, "labels")]
         labels = labels[np.asarray(store[feature_key(task, "labels_mask")]) > 0]
+        counts = np.bincount(labels, minlength=len(task.labels))
     else:
-        return counts
-    found = np.bincount(labels, minlength=len(task.labels))
-    for name, count in zip(task.labels, found, strict=True):
-        if task.head.kind == "classification" or task.is_plain:
-            counts[name] += int(count)
+        return collections.Counter()
+    found: collections.Counter[str] = collections.Counter()
+    for name, count in zip(task.labels, counts, strict=True):
+        if kind != "tagging" or task.is_plain:
+            found[name] = int(count)
         elif name[:2] in ("B-", "S-"):
-            counts[name[2:]] += int(count)
-    return counts
-
-
-def warnings(where: str, counts: Mapping[str, int]) -> Iterator[str]:
-    """Classes that are rare."""
-    rare = {name: count for name, count in counts.items() if count <= _RARE}
-    listed = [f"{name!r} ({count})" for name, count in rare.items()]
-    more = f" and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
-    if rare:
-        yield (
-            f"Warning: {where}: classes with one or two examples: "
-            f"{', '.join(listed[:_LISTED])}{more}; mistyped?"
-        )
+            found[name[2:]] += int(count)
+    return found

@@ -122,7 +122,7 @@ class GlueTask(TextTask):
         return found
 
     def rows(self, split: str) -> Iterator[tuple[str, int, list[str], str]]:
-        """(where it stands, example id, texts, label) of each row."""
+        """(place, example id, texts, label) of each row."""
         path, is_test = self.required(split), split in self.glue.submission
         lines = [*Source.of(path).lines] or [""]
         first_line = 1
@@ -195,7 +195,7 @@ _CLASSES |= {"qnli": _NLI, "rte": _NLI}
 
 
 def place_of(name: str, split: str) -> tuple[str, str]:
-    """What others call a task and one of its splits."""
+    """The names of a task and one of its splits elsewhere."""
     if split == "diagnostic":
         return "ax", "test"
     if (name, split) == ("mnli", "dev"):
@@ -271,7 +271,7 @@ def glue_task(name: str, config, tokenizer) -> GlueTask:
 
 NAMES = tuple(name for task in GLUE.values() for name in task.submission.values())
 # Nothing here learns WNLI, as in the original: the more frequent of its classes.
-WNLI, _WNLI_ROWS, _WNLI_CLASS = "WNLI", 146, "0"
+_WNLI_ROWS, _WNLI_CLASS = 146, "0"
 
 
 def write_archive(results: Path, trial: int, log: Callable[[str], None]) -> Path | None:
@@ -288,14 +288,12 @@ def write_archive(results: Path, trial: int, log: Callable[[str], None]) -> Path
         pattern = f"*_test_predictions/trial_{trial}/{name}.tsv"
         found = map(Path, map(fetch, expand(f"{escape(str(results))}/{pattern}")))
         newest = max(found, key=lambda path: path.stat().st_mtime, default=None)
-        if newest:
-            files[f"{name}.tsv"] = newest.read_bytes()
-    missing = [name for name in NAMES if f"{name}.tsv" not in files]
-    if missing:
-        log(f"No GLUE.zip of trial {trial} yet: {', '.join(missing)} missing.")
-        return None
+        if newest is None:
+            log(f"No GLUE.zip of trial {trial} yet: {name} is missing.")
+            return None
+        files[f"{name}.tsv"] = newest.read_bytes()
     rows = "".join(f"{row}\t{_WNLI_CLASS}\n" for row in range(_WNLI_ROWS))
-    files[f"{WNLI}.tsv"] = f"index\tprediction\n{rows}".encode()
+    files["WNLI.tsv"] = f"index\tprediction\n{rows}".encode()
     path = results / f"GLUE_trial_{trial}.zip"
     atomic_write(path, zipped(files))
     log(f"All files of GLUE (WNLI by its majority): {path}")

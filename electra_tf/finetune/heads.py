@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands on the encoder for each kind of task: small heads, one per task.
+"""The heads on top of the encoder, one per task.
 
 Layer names are those the original program's variables got, so that `variable.path` is
 the name in its checkpoints. A head takes hidden states [B, L, H] and the features of
@@ -69,8 +69,8 @@ class _TextHead(_Head):
         self,
         hidden_size: int,
         num_scores: int,
-        dropout_rate: float,
-        has_hidden_layer: bool,
+        dropout_rate: float = 0.1,
+        has_hidden_layer: bool = False,
         **kwargs,
     ):
         super().__init__(hidden_size, **kwargs)
@@ -101,15 +101,12 @@ class ClassificationHead(_TextHead):
         self,
         hidden_size: int,
         num_labels: int,
-        dropout_rate: float = 0.1,
         label_smoothing: float = 0.0,
         class_weights: Sequence[float] | None = None,
-        has_hidden_layer: bool = False,
         name: str = "classification",
         **kwargs,
     ):
-        given = hidden_size, num_labels, dropout_rate, has_hidden_layer
-        super().__init__(*given, name=name, **kwargs)
+        super().__init__(hidden_size, num_labels, name=name, **kwargs)
         self.num_labels = num_labels
         self.label_smoothing, self.class_weights = label_smoothing, class_weights
 
@@ -159,16 +156,8 @@ class MultilabelHead(ClassificationHead):
 class RegressionHead(_TextHead):
     """A number, from the state at [CLS]; dropout before it, squared error."""
 
-    def __init__(
-        self,
-        hidden_size: int,
-        dropout_rate: float = 0.1,
-        has_hidden_layer: bool = False,
-        name: str = "regression",
-        **kwargs,
-    ):
-        given = hidden_size, 1, dropout_rate, has_hidden_layer
-        super().__init__(*given, name=name, **kwargs)
+    def __init__(self, hidden_size: int, name: str = "regression", **kwargs):
+        super().__init__(hidden_size, 1, name=name, **kwargs)
 
     def call(
         self, hidden: tf.Tensor, features: Features, training: bool, seed=None

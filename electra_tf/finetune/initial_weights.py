@@ -42,7 +42,7 @@ def hparams_of(
     vocab_file: str,
     log: Callable[[str], None],
 ) -> dict[str, Any]:
-    """What a model says of its shape, casing and vocabulary, as hparams.
+    """The shape, casing and vocabulary of a model, as hparams.
 
     Args:
       explicit: the hparams that the user has set; those of the shape must agree.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is in a user's file, line by line: rows of a table, texts, words.
+"""Reads the files of users: rows of tables, texts, words.
 
 Tasks read their data sets with it, and predictions their inputs: of these nothing is
 held in memory but the line at hand (of a SQuAD file in .json, the file).
@@ -42,6 +42,7 @@ LINES = "lines"  # of text
 # Characters of the data that a message shows.
 _SHOWN = 200
 _SAMPLE = 10_000  # lines that separator and quotes of a table are recognised from
+csv.field_size_limit(sys.maxsize)
 Row = dict[str | None, Any]  # by column; cells beyond the header's are under None
 Columns = tuple[str, ...]
 
@@ -53,7 +54,7 @@ def say_once(text: str) -> None:
 
 
 class Source(NamedTuple):
-    """Lines to read, and what they are.
+    """Lines to read, and their format.
 
     Attributes:
       name: of the file, for messages.
@@ -61,7 +62,7 @@ class Source(NamedTuple):
         header).
       delimiter: of a table in text; None: recognised by its header.
       is_quoted: whether its cells may be quoted; None: recognised.
-      say: takes what was recognised.
+      say: called with what was recognised.
     """
 
     name: str
@@ -85,14 +86,14 @@ class Source(NamedTuple):
 
 
 class Input(NamedTuple):
-    """One input: where it stands, and what a prediction repeats of it."""
+    """An input: its place in the file, and the fields that a prediction repeats."""
 
     where: str
     fields: dict[str, Any]  # "id" if there is one; text, text_b, words, question ...
 
 
 def form_of(path: str | Path) -> str:
-    """What a file is by the ending of its name, whatever it is compressed with."""
+    """The format of a file by the ending of its name, without that of a compression."""
     path = Path(str(path).lower())
     path = path.with_suffix("") if path.suffix in COMPRESSED else path
     return path.suffix.removeprefix(".")
@@ -206,7 +207,7 @@ def _lines(
 def records(
     source: Source, choices: Sequence[Columns] = ()
 ) -> Iterator[tuple[str, Row]]:
-    """(where it stands, fields by column) of each row.
+    """(place, fields by column) of each row.
 
     Args:
       choices: the header must have all columns of one of these.
@@ -381,7 +382,6 @@ def _csv_rows(
     name: str, lines: Iterator[str], sign: str
 ) -> Iterator[tuple[int, list[str]]]:
     """(line where it begins, cells) of each row."""
-    csv.field_size_limit(sys.maxsize)
     ended = (f"{line}\n" for line in lines)
     reader = csv.reader(ended, delimiter=sign, strict=True)
     first = 1
@@ -425,30 +425,24 @@ def _check_header(
 def _objects(
     name: str, lines: Iterator[str], skipped: int
 ) -> Iterator[tuple[str, Row]]:
-    is_first = True
     for number, line in enumerate(lines, start=1 + skipped):
         if not line.strip():
             continue
-        where = f"{name}, line {number}"
-        if is_first and line.lstrip().startswith("["):
-            raise UserError(
-                f"{where}: a JSON array; .jsonl has one object {{...}} on each line."
-                f"\nConvert it: jq -c '.[]' {Path(name).name}"
-            )
+        where, problem = f"{name}, line {number}", "not an object {...}"
         try:
             found = json.loads(line, parse_constant=_missing)
         except JSON_ERRORS as error:
-            hint = f"\nOne object a line: jq -c . {Path(name).name} > new.jsonl"
-            is_cut = is_first and line.strip() == "{"
-            raise UserError(f"{where}: {error}{hint * is_cut}") from None
+            found, problem = None, str(error)
         if not isinstance(found, dict):
-            raise UserError(f"{where}: not an object {{...}}.")
-        is_first = False
+            raise UserError(
+                f"{where}: {problem}.\nA line of .jsonl is an object; convert other "
+                f"JSON: jq -c . {Path(name).name} > new.jsonl (an array: jq -c '.[]')"
+            )
         yield where, _flat(found)
 
 
 def read_json(source: Source) -> Any:
-    """What is in a .json file; of JSON Lines by that name a list of the lines."""
+    """The content of a .json file; of JSON Lines with that ending, a list."""
     [data] = source.lines
     try:
         return json.loads(data, parse_constant=_missing)
@@ -494,7 +488,7 @@ def whole_rows(
     objects.
 
     Args:
-      bad: told of the others: (where, what is wrong).
+      bad: called for the others: (where, what is wrong).
     """
     chosen: Columns | None = None
     for where, row in records(source, choices):
@@ -505,11 +499,8 @@ def whole_rows(
         elif columns is None:
             missing = next(name for name in choices[0] if name not in there)
             only = ", ".join(name for name in map(str, row) if name in there)
-            what = (
-                f"value in column {missing!r} (null)"
-                if missing in row
-                else (f"column {missing!r}")
-            )
+            what = f"column {missing!r}"
+            what = f"value in {what} (null)" if missing in row else what
             bad(where, f"no {what}, only {only or 'nothing'}")
         elif chosen and columns[: len(chosen)] != chosen[: len(columns)]:
             here, before = (", ".join(names) for names in (columns, chosen))
@@ -554,10 +545,8 @@ def no_text(row: Row, columns: Columns) -> str | None:
 
 def text_fields(row: Row, columns: Columns, identity: Columns) -> dict[str, Any]:
     """id, text and text_b of a row, as far as it has them."""
-    texts_of = zip(("text", "text_b"), columns, strict=False)
-    return identity_of(row, identity) | {
-        name: str(row[column]) for name, column in texts_of
-    }
+    pairs = zip(("text", "text_b"), columns, strict=False)
+    return identity_of(row, identity) | {k: str(row[c]) for k, c in pairs}
 
 
 def identity_of(row: Mapping[str | None, Any], columns: Columns) -> dict[str, Any]:
@@ -596,11 +585,8 @@ def printed(text: str) -> Any:
         parts[place] = ", " if is_inside and not part.strip() else part
     try:
         found = ast.literal_eval("".join(parts))
-        return (
-            [*found]
-            if isinstance(found, (tuple, set))
-            else (found if isinstance(found, (list, dict)) else None)
-        )
+        found = [*found] if isinstance(found, (tuple, set)) else found
+        return found if isinstance(found, (list, dict)) else None
     except (ValueError, SyntaxError):
         inner = text.strip()
         is_list = inner[:1] == "[" and inner[-1:] == "]" and len(parts) == 1

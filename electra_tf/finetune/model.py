@@ -11,9 +11,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.model import ModelConfig
 from electra_tf.finetune import heads
-from electra_tf.finetune.task import SMOOTHED
+from electra_tf.finetune.task import SMOOTHED, HeadSpec
 from electra_tf.model.dropout import fold_in
 from electra_tf.model.encoder import TextEncoder
 from electra_tf.train.metrics import Metric
@@ -25,20 +26,12 @@ HEADS = {
     "tagging": heads.TaggingHead,
     "qa": heads.QuestionAnsweringHead,
 }
-# Of the fields of a FinetuningConfig, those that a question-answering head takes.
-QA_OPTIONS = (
-    "joint_prediction",
-    "beam_size",
-    "answerable_classifier",
-    "answerable_uses_start_logits",
-    "answerable_weight",
-)
 # What reaches every head under its own name.
 SHARED = ("input_ids", "input_mask", "segment_ids")
 
 
 class FinetuningOutput(NamedTuple):
-    """What a FinetuningModel computes."""
+    """The outputs of a FinetuningModel."""
 
     total_loss: tf.Tensor  # scalar, the sum over the batch
     losses: tf.Tensor  # float32 [B, tasks]; 0 where an example is not of that task
@@ -154,26 +147,31 @@ def build_finetuning_model(config, tasks, dtype=None) -> FinetuningModel:
       tasks: objects with a `name` and a `head` (`finetune.task.HeadSpec`).
       dtype: a Keras dtype policy; by default the one of `config.precision`.
     """
-    settings = {}
-    for task in tasks:
-        head = {"kind": task.head.kind}
-        if config.label_smoothing and head["kind"] in SMOOTHED:
-            head["label_smoothing"] = config.label_smoothing
-        if task.head.class_weights:
-            head["class_weights"] = task.head.class_weights
-        if task.head.has_hidden_layer:
-            head["has_hidden_layer"] = True
-        if task.head.kind == "qa":
-            head |= {name: getattr(config, name) for name in QA_OPTIONS}
-        elif task.head.kind != "regression":
-            head["num_labels"] = task.head.num_labels
-        settings[task.name] = head
-    return FinetuningModel(
-        config.model_config(),
-        config.embedding_size,
-        settings,
-        dtype=dtype or config.precision,
-    )
+    settings = {task.name: head_settings(task.head, config) for task in tasks}
+    dtype = dtype or config.precision
+    shape = config.model_config(), config.embedding_size
+    return FinetuningModel(*shape, settings, dtype=dtype)
+
+
+def head_settings(spec: HeadSpec, config: FinetuningConfig) -> dict[str, Any]:
+    """The kind and the arguments of a head."""
+    if spec.kind == "qa":
+        return {
+            "kind": "qa",
+            "joint_prediction": config.joint_prediction,
+            "beam_size": config.beam_size,
+            "answerable_classifier": config.answerable_classifier,
+            "answerable_uses_start_logits": config.answerable_uses_start_logits,
+            "answerable_weight": config.answerable_weight,
+        }
+    smoothing = config.label_smoothing if spec.kind in SMOOTHED else 0.0
+    options = {
+        "label_smoothing": smoothing,
+        "class_weights": spec.class_weights,
+        "has_hidden_layer": spec.has_hidden_layer,
+        "num_labels": spec.num_labels,
+    }
+    return {"kind": spec.kind} | {k: v for k, v in options.items() if v}
 
 
 def freeze(model: FinetuningModel, layers: int) -> None:

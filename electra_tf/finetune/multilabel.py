@@ -187,18 +187,15 @@ class MultilabelTask(TextTask):
         return tuple(name for name, number in pairs if number)
 
     def unknown_label(self) -> tuple[str, ...]:
-        """What stands for the labels of a test set."""
+        """The labels of a test set, which has none."""
         return ()
 
     def wrong_label(self, label: tuple[str, ...]) -> str | None:
         """What is wrong with the labels of a text."""
-        unknown = [name for name in label if name not in self.labels]
-        if not unknown:
-            return None
-        return f"unknown label {shown(unknown[0])}; there are {', '.join(self.labels)}"
+        return next(filter(None, map(super().wrong_label, label)), None)
 
     def answer_features(self, example) -> dict[str, Any]:
-        """The features that say what is right."""
+        """The features of the right answer."""
         return {"label_flags": [float(name in example.label) for name in self.labels]}
 
     def scorer(self, split: str) -> Scorer:

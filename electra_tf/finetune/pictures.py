@@ -18,10 +18,7 @@ from electra_tf.storage.files import atomic_write
 from electra_tf.train.curves import dress, new_figure, png_of, smooth
 from electra_tf.train.reporting import read_metrics
 
-# Up to this many classes numbers can be read in the cells, and names beside them.
-_WITH_NUMBERS = 15
-_WITH_NAMES = 60
-_LONGEST_NAME = 24
+_WITH_NAMES, _WITH_NUMBERS = 60, 15  # classes, at most
 _METRICS = "metrics.jsonl"
 
 
@@ -31,7 +28,7 @@ def write(
     """Draws the matrix of each data set that has one, and the curves.
 
     Args:
-      log: told where they are.
+      log: gets where they are.
     """
     folder = Path(config.beside_results("pictures", result.trial))
     for name, details in result.details.items():
@@ -62,7 +59,7 @@ def draw_confusion(found: Mapping[str, Any], path: Path, title: str) -> None:
     axes.set_xlabel("predicted", fontsize=9)
     axes.set_ylabel("right", fontsize=9)
     if count <= _WITH_NAMES:
-        names = [_short(label) for label in labels]
+        names = [str(label)[:24] for label in labels]
         axes.set_xticks(range(count), names, rotation=45, ha="right", fontsize=8)
         axes.set_yticks(range(count), names, fontsize=8)
     if count <= _WITH_NUMBERS:
@@ -160,9 +157,3 @@ def _scores(trial: Path) -> dict[str, Curves]:
                 steps.append(row["step"])
                 values.append(math.nan if value is None else value)
     return found
-
-
-def _short(label: Any) -> str:
-    """A name that leaves room for the picture."""
-    text = str(label)
-    return text if len(text) <= _LONGEST_NAME else f"{text[: _LONGEST_NAME - 1]}…"

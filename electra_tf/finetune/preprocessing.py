@@ -8,14 +8,12 @@ differs, another one is made; one whose files are not those, is made again.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import json
 import os
-import secrets
 import shutil
-import time
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,7 +30,6 @@ from electra_tf.text import packing
 
 # Of the files here and of what readers make of a data set: raise it with either.
 FORMAT = 6
-_PARTIAL_SECONDS = 24 * 3600
 # What the features of a split follow from, beside the data and the vocabulary.
 _SETTINGS = (
     "max_seq_length",
@@ -118,8 +115,8 @@ def _digest(config, tasks, chosen, split, is_training) -> str:
     facts["tokenizer"] = list(chosen[0].tokenizer.config)
     facts["task_ids"] = [[tasks.index(t), t.name] for t in chosen]
     for task in chosen:
-        said = without_files(config.tasks.get(task.name), FILES)
-        facts[f"description of {task.name}"] = said
+        description = without_files(config.tasks.get(task.name), FILES)
+        facts[f"description of {task.name}"] = description
         facts[f"data of {task.name}"] = task.known_hash(split)
         facts[f"settings of {task.name}"] = task.feature_settings()
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
@@ -149,14 +146,14 @@ def hashes(task: Any, splits: Sequence[str]) -> dict[str, str]:
 
 
 def feature_key(task: Any, feature: str) -> str:
-    """What a feature of a task is called in a batch, beside those that all share."""
+    """The name of a feature of a task in a batch; all tasks share some others."""
     return f"{task.name}:{feature}"
 
 
 def pack(
     rows: Sequence[tuple[Any, dict[str, Any]]], numbers: Mapping[Any, int], length: int
 ) -> dict[str, np.ndarray]:
-    """The features of rows, (task, what it featurizes) each, as arrays.
+    """The features of rows, (task, its features) each, as arrays.
 
     Args:
       numbers: the tasks, and the head of each.
@@ -183,35 +180,6 @@ def pack(
     return arrays
 
 
-def _put_in_place(made: Path, directory: Path, others_will_do: bool) -> None:
-    """Gives a finished folder its name; `others_will_do` if it is taken by now.
-
-    What has the name was made from the same: the digest is part of it.
-    """
-    while True:
-        try:
-            os.rename(made, directory)
-            return
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
-        if others_will_do and _open(directory):
-            shutil.rmtree(made)
-            return
-        old = directory.with_name(f"{directory.name}.{secrets.token_hex(4)}{PARTIAL}")
-        with contextlib.suppress(FileNotFoundError):  # Another was as quick.
-            os.rename(directory, old)
-            shutil.rmtree(old)
-
-
-def _remove_old(folder: Path) -> None:
-    """Removes what processes have left that were killed."""
-    for path in folder.glob(f"*{PARTIAL}"):
-        with contextlib.suppress(OSError):
-            if time.time() - path.stat().st_mtime > _PARTIAL_SECONDS:
-                shutil.rmtree(path)
-
-
 def _remarks(tasks: Sequence[Any], split: str) -> list[str]:
     counts = (item for task in tasks for item in task.remarks.get(split, {}).items())
     return [f"{count:,} {what}" if count else what for what, count in counts]
@@ -230,21 +198,28 @@ def _build(directory, config, tasks, chosen, split, is_training, digest):
         raise UserError(f"{names}: no example of {split} can be used{why}.")
     numbers = {task: tasks.index(task) for task in chosen}
     arrays = pack(rows, numbers, config.max_seq_length)
-    # Of its own: jobs that start together may all make them.
-    partial = directory.with_name(f"{directory.name}.{secrets.token_hex(4)}{PARTIAL}")
+    skipped = [s for task in chosen for s in task.skipped.get(split, [])]
+    manifest = {"digest": digest, "examples": len(rows), "format": FORMAT}
+    manifest |= {"skipped": skipped, "remarks": _remarks(chosen, split)}
+    manifest["num_cut"] = sum(task.num_cut for task in chosen) - before
     try:
-        _remove_old(directory.parent)
-        partial.mkdir(parents=True)
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        # Of its own: jobs that start together may all make them.
+        name = tempfile.mkdtemp(PARTIAL, f"{directory.name}.", directory.parent)
+        partial = Path(name)
         for name, array in arrays.items():
             np.save(partial / f"{name}.npy", array)
-        skipped = [s for task in chosen for s in task.skipped.get(split, [])]
-        manifest = {"digest": digest, "examples": len(rows), "format": FORMAT}
-        manifest |= {"skipped": skipped, "remarks": _remarks(chosen, split)}
-        manifest["num_cut"] = sum(task.num_cut for task in chosen) - before
         write_manifest(partial, manifest, ("electra-tf",))
         sync_folder(partial)
         found = _open(partial)
-        _put_in_place(partial, directory, config.use_tfrecords_if_existing)
+        if not (config.use_tfrecords_if_existing and _open(directory)):
+            shutil.rmtree(directory, ignore_errors=True)
+        try:
+            os.rename(partial, directory)
+        except OSError as error:  # Another job was faster, with the same content.
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            shutil.rmtree(partial)
         sync_directory(directory.parent)
     except OSError as error:
         raise cannot_write(directory, error) from error

@@ -85,13 +85,16 @@ def check_window(config: FinetuningConfig) -> None:
             f"max_seq_length {config.max_seq_length}.\nSet max_query_length to "
             f"{longest} or less, better to a quarter of it, or raise max_seq_length."
         )
-    name, limit = "n_best_size", config.max_seq_length
+    limit = config.max_seq_length
     if config.joint_prediction:
-        name, limit = "beam_size", min([limit, *(config.length_buckets or [])])
-    if getattr(config, name) > limit:
+        limit = min([limit, *(config.length_buckets or [])])
+        name, size = "beam_size", config.beam_size
+    else:
+        name, size = "n_best_size", config.n_best_size
+    if size > limit:
         raise UserError(
-            f"{name} {getattr(config, name)} is more than the {limit} tokens of a "
-            "sequence (max_seq_length, length_buckets)."
+            f"{name} {size} is more than the {limit} tokens of a sequence "
+            "(max_seq_length, length_buckets)."
         )
 
 

@@ -21,7 +21,7 @@ from electra_tf.finetune.task import Scorer
 from electra_tf.text.tokenization import basic_tokenize
 from electra_tf.text.vocabulary import TokenizerConfig
 
-# What is answered where no span of a document is possible, as in the original.
+# The answer where no span of a document is possible, as in the original.
 NO_SPAN = "empty"
 
 
@@ -260,36 +260,30 @@ def evaluate_v2(
     Args:
       answers: question -> right answers; none for one that cannot be answered.
       null_odds: question -> score of "cannot be answered".
-      threshold: above it, a question counts as said to be unanswerable.
+      threshold: above it, a question counts as unanswerable.
     """
     has_answer = {question: bool(golds) for question, golds in answers.items()}
     scores: dict[str, dict[str, float]] = {"exact": {}, "f1": {}}
-    for question, golds in answers.items():
-        if question in predictions:
-            golds = [gold for gold in golds if normalize(gold)] or [""]
-            ours = predictions[question]
-            scores["exact"][question] = max(exact(gold, ours) for gold in golds)
-            scores["f1"][question] = max(f1(gold, ours, True) for gold in golds)
-    decided = {
-        name: {
-            question: float(not has_answer[question])
-            if null_odds[question] > threshold
-            else value
-            for question, value in of_metric.items()
-        }
-        for name, of_metric in scores.items()
-    }
+    for question in answers.keys() & predictions.keys():
+        golds = [gold for gold in answers[question] if normalize(gold)] or [""]
+        ours = predictions[question]
+        scores["exact"][question] = max(exact(gold, ours) for gold in golds)
+        scores["f1"][question] = max(f1(gold, ours, True) for gold in golds)
     results: dict[str, float] = {}
-    for prefix, wanted in (("", None), ("HasAns_", True), ("NoAns_", False)):
-        chosen = [q for q in decided["f1"] if wanted in (None, has_answer[q])]
-        if not chosen and wanted is not None:
+    groups = {"": (True, False), "HasAns_": (True,), "NoAns_": (False,)}
+    for prefix, wanted in groups.items():
+        chosen = [q for q in answers if q in scores["f1"] and has_answer[q] in wanted]
+        if prefix and not chosen:
             continue
-        for name, of_metric in decided.items():
-            total = sum(of_metric[q] for q in chosen)
+        for name, found in scores.items():
+            total = sum(
+                float(not has_answer[q]) if null_odds[q] > threshold else found[q]
+                for q in chosen
+            )
             results[prefix + name] = 100.0 * total / max(len(chosen), 1)
         results[f"{prefix}total"] = float(len(chosen))
-    for name, of_metric in scores.items():
-        best, at = best_threshold(of_metric, predictions, null_odds, has_answer)
+    for name, found in scores.items():
+        best, at = best_threshold(found, predictions, null_odds, has_answer)
         results |= {f"best_{name}": best, f"best_{name}_thresh": at}
     return dict(sorted(results.items()))
 
@@ -321,7 +315,7 @@ _SURELY_NONE = 1e4
 
 
 class Answers(NamedTuple):
-    """What is answered to a question."""
+    """The answers to a question."""
 
     nbest: list[Answer]
     best: Answer

@@ -24,7 +24,7 @@ from electra_tf.finetune.inputs import (
     shown,
 )
 
-# SQuAD's key -> what it is called in the forms that are read.
+# SQuAD's key -> its names in the forms that are read.
 _KEYS = {
     "context": ("context", "context_text", "passage"),
     "qas": ("qas", "questions"),
@@ -206,7 +206,7 @@ def _truth(value: Any) -> bool | None:
 
 
 def _entries(source: Source) -> Iterator[tuple[str, Any]]:
-    """(where it stands, object with a context) for each."""
+    """(place, object with a context) for each."""
     if source.form != "json":
         has_header = source.form in ("tsv", "csv", "parquet")
         pairs = itertools.product(_KEYS["question"], _KEYS["context"])

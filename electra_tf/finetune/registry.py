@@ -125,7 +125,7 @@ def make_tasks(
     for name in config.class_weights:
         if not isinstance(named.get(name), TextTask) or kinds[name] == "regression":
             raise UserError(
-                f"class_weights: {name} is no task of task_names with classes for "
+                f"class_weights: {name} is not a task in task_names with classes for "
                 f"texts; these have the types {kinds}."
             )
     if config.label_smoothing and not {*SMOOTHED} & {*kinds.values()}:

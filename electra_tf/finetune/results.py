@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a fine-tuning run leaves on disk: settings, results, the folders of its trials.
+"""The files of a fine-tuning run: settings, results, the folders of its trials.
 
 Results are one JSON file that a re-run continues. The text beside it is the original's:
 a line per trial and task, such as `rte: accuracy: 66.43 - loss: 0.62`. Results and a
@@ -10,6 +10,7 @@ hparams that change no number may differ, and a fact that one side lacks is unkn
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -35,11 +36,6 @@ DATA = "data"  # among the settings: task -> split -> hash
 Scores = dict[str, dict[str, float]]  # data set, such as "mnli" -> metric -> value
 
 
-_HASHES = {
-    "init_sha256": "the hash of the weights of init_checkpoint",
-    "vocab_sha256": "the hash of the vocabulary",
-}
-_DIGITS = 12  # of a hash that a message shows
 # Hparams that say where the work is done, or nothing.
 _WITHOUT_INFLUENCE = (
     *("debug", "write_distill_outputs", "use_tpu", "num_tpu_cores"),
@@ -89,36 +85,36 @@ def differences(
     stored, ours = (_without_places(x) for x in (defaults | dict(stored), ours))
     if "init_sha256" in stored and "init_sha256" in ours:
         ignored = {*ignored, "init_checkpoint"}  # The weights count, not their place.
-    found = []
-    for name in sorted({*stored, *ours} - {*ignored, *_WITHOUT_INFLUENCE}):
-        there, here = stored.get(name), ours.get(name)
-        if there != here:
-            found.append((name, there, here))
+    ignored = {*ignored, *_WITHOUT_INFLUENCE}
+    stored, ours = (
+        _flat({k: v for k, v in x.items() if k not in ignored}) for x in (stored, ours)
+    )
+    names = sorted({*stored, *ours})
+    changed = [n for n in names if stored.get(n) != ours.get(n)]
+    return [
+        (name, stored.get(name), ours.get(name))
+        for name in changed
+        # Hashes of data are compared as far as both sides have them.
+        if name.partition(":")[0] != DATA or (name in stored and name in ours)
+    ]
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Values by names such as "tasks: mine: text_a"."""
+    found = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            found |= _flat(value, f"{prefix}{name}: ")
+        else:
+            found[prefix + name] = value
     return found
 
 
 def changes_text(changed: Sequence[tuple[str, Any, Any]]) -> str:
-    """What `differences` found, for a message: the first, and the names of all.
-
-    Values are written as in --hparams.
-    """
-
-    def differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> str:
-        keys = sorted({*a, *b})
-        return next(k for k in keys if (k in a, a.get(k)) != (k in b, b.get(k)))
-
+    """What `differences` found, for a message; values as in --hparams."""
     name, there, here = changed[0]
-    while isinstance(there, Mapping) and isinstance(here, Mapping):
-        inner = differing(there, here)
-        name, there, here = f"{name}: {inner}", there.get(inner), here.get(inner)
-    if name in _HASHES:
-        there, here = str(there)[:_DIGITS], str(here)[:_DIGITS]
-    name = _HASHES.get(name, name)
-    count = f"{len(changed)} in all"
-    if len(changed) > 1:
-        names = [_HASHES.get(name, name) for name, _, _ in changed]
-        count += f": {', '.join(names)}"
-    return f"{name} is {show(there)} there, {show(here)} here ({count})"
+    names = f" (all: {', '.join(name for name, *_ in changed)})" * (len(changed) > 1)
+    return f"{name} is {show(there)} there, {show(here)} here{names}"
 
 
 def _without_places(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,7 +176,7 @@ class Results:
         self.trials: dict[int, TrialResult] = {}
 
     def load(self) -> None:
-        """Takes up what an earlier start of this run has finished.
+        """Reads the results of an earlier start of this run.
 
         Raises `UserError`: 2 when the file holds results of other settings, 65 when it
         cannot be read.
@@ -204,29 +200,13 @@ class Results:
                 f"{path} is not a results file: {error!r}\nMove it away.",
                 EXIT_DAMAGED,
             ) from None
-        data = stored.pop(DATA, {})
-        changed = differences(stored, self.settings, {DATA})
-        if changed:
+        if changed := differences(stored, self.settings):
             raise UserError(
-                f"{path} holds results of other settings: {changes_text(changed)}"
-                ".\n"
+                f"{path} holds results of other settings: {changes_text(changed)}.\n"
                 'Set "model_dir" to a new place, or move those results and models away.'
             )
-        self._check_data(path, data)
+        self.settings.setdefault(DATA, stored.get(DATA, {}))
         return {result.trial: result for result in trials}
-
-    def _check_data(self, path: Path, stored: dict[str, dict[str, str]]) -> None:
-        """Refuses results on data that have changed, as far as both sides are known."""
-        ours = self.settings.setdefault(DATA, stored)
-        for task, splits in stored.items():
-            for split, value in splits.items():
-                if ours.get(task, {}).get(split, value) != value:
-                    raise UserError(
-                        f"{path} holds results on other data: {split} of {task}, or "
-                        "the class that reads it, has changed since.\n"
-                        'Set "model_dir" to a new place, or move those results and '
-                        "models away."
-                    )
 
     def add(self, result: TrialResult) -> None:
         """Adds or replaces a trial and writes both files, or the trial's own one."""
@@ -294,11 +274,12 @@ class Results:
                     + (f"{value.max:.2f}", str(value.trials))
                 )
                 name = ""
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = []
         for row in rows:
-            left = [cell.ljust(widths[i]) for i, cell in enumerate(row[:2])]
-            right = [cell.rjust(widths[i + 2]) for i, cell in enumerate(row[2:])]
+            cells = zip(row, widths, strict=True)
+            left = [cell.ljust(width) for cell, width in itertools.islice(cells, 2)]
+            right = [cell.rjust(width) for cell, width in cells]
             lines.append("  ".join(left + right).rstrip())
         for result in self._counted():
             for name in result.degenerate:
@@ -387,13 +368,8 @@ def check_is_kept(folder: str, trial: int, purpose: str, hparam: str) -> None:
     """
     bring_model(folder)
     if not os.path.isdir(folder):
-        advice = "Train it first."
-        if trial > 1:
-            advice = (
-                "Train it, with keep_all_models true, or set "
-                f"{hparam} to 1: the first trial's model always stays."
-            )
+        hint = f", with keep_all_models true, or set {hparam} to 1" * (trial > 1)
         raise UserError(
             f"the model of trial {trial}, {folder}, is not there, so it cannot "
-            f"{purpose}.\n{advice}"
+            f"{purpose}.\nTrain it first{hint}."
         )

@@ -53,7 +53,7 @@ _SHOWN = 5
 
 
 class Flags(NamedTuple):
-    """What a command line asks for.
+    """The flags of a command line.
 
     Attributes:
       hparams: with those of --config.
@@ -84,7 +84,7 @@ def main(flags: Flags) -> int:
 
 def run(flags: Flags, console: Console) -> int:
     """Checks and reads all that the run needs, then makes its trials."""
-    config, source = resolve(flags, flags.hparams, console)
+    config, source = resolve(flags, console)
     check_place(os.path.dirname(config.results_txt))
     check_writable(os.path.dirname(config.results_txt))
     check_place(config.preprocessed_data_dir)
@@ -110,7 +110,9 @@ def run(flags: Flags, console: Console) -> int:
         trained = source.run
         if config.evaluates_its_trials:
             source = None  # Each trial has its own.
-            check_trials_are_kept(config)
+            purpose = "be evaluated" if config.do_eval else "predict the test set"
+            for trial in numbers(config):
+                check_is_kept(config.trial_dir(trial), trial, purpose, "num_trials")
         # What the training of these trials brought stays beside it.
         path = config.results_txt.removesuffix("_results.txt")
         config = dataclasses.replace(config, results_txt=f"{path}_eval_results.txt")
@@ -134,13 +136,13 @@ def run(flags: Flags, console: Console) -> int:
 
 
 def resolve(
-    flags: Flags, explicit: dict[str, Any], console: Console
+    flags: Flags, console: Console
 ) -> tuple[FinetuningConfig, CheckpointInfo | None]:
     """(config, the checkpoint that it starts from, or that is evaluated).
 
     What the user leaves open of the model's shape and text, the checkpoint says.
     """
-    place = flags.data_dir, flags.model_name
+    place, explicit = (flags.data_dir, flags.model_name), flags.hparams
     path = FinetuningConfig.weights_of(*place, explicit)
     if path is None:
         return FinetuningConfig.from_hparams(*place, explicit), None
@@ -188,13 +190,6 @@ def check_flags(flags: Flags, config: FinetuningConfig) -> None:
         )
 
 
-def check_trials_are_kept(config: FinetuningConfig) -> None:
-    """Raises a UserError for a trial that is to be evaluated and has no model."""
-    purpose = "be evaluated" if config.do_eval else "predict the test set"
-    for trial in numbers(config):
-        check_is_kept(config.trial_dir(trial), trial, purpose, "num_trials")
-
-
 def make_tasks(
     config: FinetuningConfig,
     vocab: Vocabulary,
@@ -204,8 +199,8 @@ def make_tasks(
     """The tasks, with all data that they need read, so that bad data are found now."""
     tasks = registry.make_tasks(config, vocab, trained)
     kinds = ["dev"] * config.scores_dev + ["test"] * config.write_test_outputs
-    if "test" in kinds:
-        check_test_sets(tasks)
+    if "test" in kinds and not any(task.splits("test") for task in tasks):
+        raise UserError("write_test_outputs is set, but no task has a test set.")
     for note in (note for task in tasks for note in task.notes(kinds)):
         console.log(f"Note: {note}.")
     if config.do_train:
@@ -225,12 +220,6 @@ def make_tasks(
                 console.log(line)
             task.read(split)  # Now: its file may be edited while the run is at work.
     return tasks
-
-
-def check_test_sets(tasks: list[Task]) -> None:
-    """Raises a UserError where there is nothing that write_test_outputs could write."""
-    if not any(task.splits("test") for task in tasks):
-        raise UserError("write_test_outputs is set, but no task has a test set.")
 
 
 def log_examples(store, tasks: list[Task], console: Console) -> None:

@@ -119,23 +119,23 @@ class Notation(NamedTuple):
 
 
 def notation_of(
-    sentences: Iterable[Sequence[str]], said: Notation | None = None
+    sentences: Iterable[Sequence[str]], given: Notation | None = None
 ) -> Notation:
     """How right tags are written, by the tags and where spans begin.
 
     Args:
-      said: what is known of it; `form` and `outside` are found all the same.
+      given: what is known of it; `form` and `outside` are found all the same.
 
     Raises `UserError` when they mix two schemes, or could be in one of two.
     """
     sentences = [list(tags) for tags in sentences]
     counts = collections.Counter(tag for tags in sentences for tag in tags)
     there = [sign for sign in OUTSIDE if sign in counts]
-    outside = said.outside if said and said.outside in counts else (*there, "O")[0]
-    if said and said.form != "B-PER":
-        return said._replace(outside=outside)
+    outside = given.outside if given and given.outside in counts else (*there, "O")[0]
+    if given and given.form != "B-PER":
+        return given._replace(outside=outside)
     classes = {tag: n for tag, n in counts.items() if tag not in OUTSIDE}
-    found = Notation(said and said.scheme, outside=outside)
+    found = Notation(given and given.scheme, outside=outside)
 
     def readable(form: str) -> int:
         one = found._replace(form=form)
@@ -145,7 +145,7 @@ def notation_of(
     if classes and not readable(form):
         is_letters = set(classes) <= set(_ANY)
         form = "B" if is_letters else "PER"
-        if form == "PER" and counts[outside] < max(counts.values()) and not said:
+        if form == "PER" and counts[outside] < max(counts.values()) and not given:
             names = ", ".join(sorted(classes)[:5])
             raise UserError(
                 f"tags without letters such as B- ({names}), which have two readings: "

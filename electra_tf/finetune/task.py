@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a fine-tuning task is: examples, features, a head, a scorer.
+"""The interface of a fine-tuning task: examples, features, a head, a scorer.
 
-Standard library only: mistakes in task names and data are said before TensorFlow loads.
+Standard library only: errors in names and data are reported before TensorFlow loads.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class Task(ABC):
         """Raises a UserError for data that no training can use, before any work."""
 
     def notes(self, kinds: Sequence[str]) -> list[str]:
-        """What a user should know of the data sets of these kinds; not errors."""
+        """Notes on the data sets of these kinds for the user; not errors."""
         if "test" in kinds and not self.splits("test"):
             return [f"{self.name} has no test set"]
         return []
@@ -238,7 +238,7 @@ class Task(ABC):
         raise UserError(f"{self.name} has no `read_inputs`, so it cannot read files.")
 
     def input_example(self, number: int, given: dict[str, Any]) -> Any:
-        """The example of what was asked, which needs no label."""
+        """The example of an input, which has no label."""
         raise UserError(f"{self.name} has no `input_example`, so it cannot read files.")
 
     @abstractmethod
@@ -284,7 +284,7 @@ def _source_hash(cls: type) -> str:
 
 
 class TaskFacts(NamedTuple):
-    """What a fine-tuned model is for, without the data that it was trained on.
+    """The task of a fine-tuned model, without the data that it was trained on.
 
     Kept beside its checkpoints: the names of labels above all, whose order no weight
     tells.
@@ -306,7 +306,7 @@ class TaskFacts(NamedTuple):
 
 
 def facts_of(task: Task) -> TaskFacts:
-    """What is to be known of a task."""
+    """The facts of a task."""
     found = TaskFacts(task.name, task.head.kind)
     return found._replace(
         labels=tuple(task.labels),

@@ -58,6 +58,7 @@ from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.train import loop, optimization
 from electra_tf.train import step as training_step
 from electra_tf.train.distribution import Placement
+from electra_tf.train.reporting import read_metrics
 from electra_tf.train.supervisor import StopRequest
 
 # In a trial's directory, what a training goes on from where the best weights stay.
@@ -70,7 +71,7 @@ _CHANGEABLE = ("model_size", "model_hparam_overrides", "on_nonfinite")
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What all trials of a run share."""
+    """The state that all trials of a run share."""
 
     config: FinetuningConfig
     vocab: Vocabulary
@@ -215,7 +216,7 @@ def _predictions(
 
 
 def data_set_name(task, split: str) -> str:
-    """What a data set is called in the results: the task, and a second set's name."""
+    """The name of a data set in the results: the task, and a second set's name."""
     return task.name if split == "dev" else f"{task.name}_{split.removeprefix('dev_')}"
 
 
@@ -270,39 +271,27 @@ def _load(run: Run, trial: int, source: CheckpointInfo | None):
 
 
 def _identity(run: Run, store) -> dict[str, Any]:
+    """What a training goes on with only if it is the same, beside `settings_of`."""
     # Dropout as well: a trial is short enough to be made again.
     shape = dataclasses.asdict(run.config.model_config())
     del shape["attention_chunk_size"]  # It chooses between ways to compute the same.
     heads = {task.name: [task.head.kind, task.head.num_labels] for task in run.tasks}
-    frozen, evaluated = run.config.freeze_layers, run.config.eval_every_steps
-    facts = preprocessing.data_facts(run.config, run.tasks) if evaluated else {}
-    return shape | {
-        **({} if frozen is None else {"freeze_layers": frozen}),  # has no slots
-        **({"data": facts} if evaluated else {}),  # The best are kept by these scores.
-        **run.config.identity(),
-        "vocab_sha256": run.vocab.sha256,
-        "heads": heads,
-        "features": store.digest,
-        "init_checkpoint": shown(run.source.origin) if run.source else None,
-    }
+    found = shape | run.config.identity() | {"vocab_sha256": run.vocab.sha256}
+    found |= {"heads": heads, "features": store.digest}
+    if run.config.eval_every_steps:  # The best are kept by these scores.
+        found["data"] = preprocessing.data_facts(run.config, run.tasks)
+    return found
 
 
 def _check_is_same(checkpoints: Checkpoints, saved: CheckpointManifest) -> None:
     """Raises a UserError if the steps so far were made with other settings or data."""
-    _check_settings(checkpoints, saved)
-    ours, theirs = checkpoints.identity, saved.identity
-    if "init_sha256" in saved.settings and "init_sha256" in checkpoints.settings:
-        ours["init_checkpoint"] = theirs.get("init_checkpoint")  # The hashes agree.
-    checkpoints.check_identity(saved)
-
-
-def _check_settings(checkpoints: Checkpoints, saved: CheckpointManifest) -> None:
     changed = differences(saved.settings, checkpoints.settings, _CHANGEABLE)
     if changed:
         raise UserError(
             f"{checkpoints.prefix(saved.step)} was trained with other settings: "
             f"{changes_text(changed)}.\nSet it back, or {checkpoints.advice}."
         )
+    checkpoints.check_identity(saved)
 
 
 def _train(run: Run, trial: int, lock: Lock, bucket: RunFolder):
@@ -371,8 +360,7 @@ class _Assessment:
             # Those of a run that kept no best ones would be taken for the best.
             for step in self._best.steps():
                 with contextlib.suppress(DamagedCheckpointError):
-                    saved = read_checkpoint_manifest(folder, step)
-                    _check_settings(self._best, saved)
+                    _check_is_same(self._best, read_checkpoint_manifest(folder, step))
 
     def is_over(self) -> bool:
         """Whether nothing better has come for too long."""
@@ -492,14 +480,13 @@ _EVALUATIONS = "evaluations.jsonl"
 
 
 def read_evaluations(directory: str | os.PathLike) -> list[dict[str, Any]]:
-    """What was scored in the trial of a directory."""
+    """The evaluations in the directory of a trial."""
     path = Path(directory) / _EVALUATIONS
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else ()
-    return [json.loads(line) for line in lines]
+    return [*read_metrics(path)] if path.is_file() else []
 
 
 class Evaluations:
-    """What was scored in a trial, a line per evaluation; a resumed trial goes on.
+    """The evaluations during a trial, a line each; a resumed trial continues them.
 
     Args:
       directory: the trial's.
@@ -516,7 +503,7 @@ class Evaluations:
         return not self.rows or _rank(row) > _rank(self.best())
 
     def add(self, step: int, score: float, scores: Mapping[str, Any]) -> None:
-        """Keeps what was scored at a step."""
+        """Adds the scores at a step."""
         row = {"step": step, "score": score, "scores": scores}
         self.rows.append(finite(row))
         text = "".join(json.dumps(row) + "\n" for row in self.rows)

@@ -4,6 +4,11 @@
 A shard holds the answers for a fixed stretch of the input, in its order. One process
 makes it from beginning to end, and batches what is in it: neither the number of workers
 nor an interruption has a say in what a batch holds, or in a byte of the result.
+
+The models of a corpus are `Scores`, `Detections` and `Predictions`. Each has `options`,
+by which another process gets the same, and `model`: path, sha256 and all that changes
+an answer, in JSON. `corpus` gives the input in pieces, `rows` the answers for some of
+them, whose batches depend on their texts alone, `counts` what is counted in an answer.
 """
 
 from __future__ import annotations
@@ -12,15 +17,20 @@ import collections
 import functools
 import glob
 import hashlib
+import itertools
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import electra_tf
 from electra_tf import processes
-from electra_tf.errors import UserError
+from electra_tf.errors import EXIT_DIVERGED, UserError
+from electra_tf.finetune import inputs
+from electra_tf.inference import detection, prediction, scoring
+from electra_tf.inference.model import Model, TokenPrediction
+from electra_tf.inference.scoring import batched
 from electra_tf.jobs import folder as job_folder
 from electra_tf.jobs import job
 from electra_tf.jobs.folder import JobFolder
@@ -29,11 +39,12 @@ from electra_tf.storage.manifest import (
     MANIFEST,
     installed_versions,
     read_json,
+    sha256,
 )
 from electra_tf.storage.remote_run import bring_model
-from electra_tf.text import corpus
+from electra_tf.text import archives, corpus, units
 from electra_tf.text.json_lines import json_line
-from electra_tf.text.units import Unit, portions
+from electra_tf.text.units import Corpus, Unit, portions
 
 SCHEMA_VERSION = 2
 # A thousand shards of a small corpus; of a large one, what a core does in some minutes.
@@ -41,12 +52,16 @@ _SHARDS, _LEAST_BYTES, _MOST_BYTES = 1024, 1 << 20, 64 << 20
 _PACKAGES = ("tensorflow", "tensorflow-text", "keras")
 
 
+# Texts that are sorted by length before they are put into batches.
+_CHUNK = 1024
+
+
 class Plan(NamedTuple):
     """What every process of a run needs.
 
     Attributes:
       folder: where the shards go.
-      load: gives a model of `corpus_models` for settings["options"].
+      load: the class of the model, which takes settings["options"].
       num_shards: how many there are.
       settings: all that makes two runs the same, in JSON.
     """
@@ -130,7 +145,7 @@ def run(
         records = opened.records(command, len(shards))
         _check_same_text(folder, [r and r["input_sha256"] for r in records], shards)
         work = functools.partial(write_shard, plan)
-        sizes = [sum(unit.weight for unit in units) for units in shards]
+        sizes = [sum(unit.weight for unit in parts) for parts in shards]
         tasks = [*enumerate(shards)]
         runner = Runner(workers, beam_args, gpus if workers > 1 else ())
         job.run(opened, job.Job(command, work, tasks, sizes), runner)
@@ -193,13 +208,13 @@ def _model_of(plan: Plan) -> Any:
 
 def write_shard(plan: Plan, task: tuple[int, list], folder: str) -> dict[str, Any]:
     """Writes the answers for some units; returns their counts and the text's sha256."""
-    number, units = task
-    units = [Unit(*unit) for unit in units]
-    digest = _digest(units)
+    number, given = task
+    parts = [Unit(*unit) for unit in given]
+    digest = _digest(parts)
     counts: collections.Counter[str] = collections.Counter(texts=0)
     model = _model_of(plan)
     with open(os.path.join(folder, _shard_name(number, plan.num_shards)), "wb") as f:
-        for row in model.rows(units):
+        for row in model.rows(parts):
             f.write(f"{json_line(row)}\n".encode())
             counts.update({"texts": 1} | model.counts(row))
     return {"counts": dict(counts), "input_sha256": digest}
@@ -217,11 +232,11 @@ def _check_same_text(
     Args:
       digests: None for a shard that is not finished.
     """
-    for number, (known, units) in enumerate(zip(digests, shards, strict=True)):
-        if known and known != _digest(units):
+    for number, (known, parts) in enumerate(zip(digests, shards, strict=True)):
+        if known and known != _digest(parts):
             path = os.path.join(folder, _shard_name(number, len(shards)))
             raise UserError(
-                f"{path} was made from another text than is in {units[0].path} (or in "
+                f"{path} was made from another text than is in {parts[0].path} (or in "
                 "files after it) now.\nName another --output-dir."
             )
 
@@ -234,10 +249,10 @@ def _table_digest(path: str, size: int, changed: int) -> bytes:
         return hashlib.file_digest(f, "sha256").digest()
 
 
-def _digest(units: Sequence[Unit]) -> str:
+def _digest(parts: Sequence[Unit]) -> str:
     """The sha256 of what units are read from; a table counts as a whole."""
     found = hashlib.sha256()
-    for unit in units:
+    for unit in parts:
         with corpus.open_text(unit.path) as f:
             start, end = unit.start, unit.end
             if unit.kind in ("parquet", "arrow"):
@@ -279,3 +294,191 @@ def _write_manifest(plan: Plan, folder: JobFolder) -> dict[str, Any]:
 def _summary(manifest: dict[str, Any]) -> str:
     texts, files = manifest["counts"]["texts"], len(manifest["files"])
     return f"{texts:,} text{'s'[: texts != 1]} in {files:,} shard{'s'[: files != 1]}"
+
+
+class Texts:
+    """The texts of some units: lines, or records as a whole (JSON Lines, tables)."""
+
+    def __init__(self, parts: Sequence[Unit], reading: units.Reading):
+        self._parts, self._reading = parts, reading
+        self._starts: list[tuple[int, Unit]] = []  # with the texts before each unit
+
+    def __iter__(self) -> Iterator[str]:
+        number = 0
+        for unit in self._parts:
+            self._starts.append((number, unit))
+            for reader in units.read_unit(unit, self._reading):
+                blocks = iter(reader)
+                if reader.is_record:  # a document, not lines
+                    blocks = [["\n".join(itertools.chain.from_iterable(blocks))]]
+                for block in blocks:
+                    number += len(block)
+                    yield from block
+
+    def place(self, number: int) -> str:
+        """Where the n-th text stands, counted from 1, of those that were read."""
+        first, unit = [pair for pair in self._starts if pair[0] < number][-1]
+        if unit.kind == "text":
+            before = corpus.lines_before(unit.path, unit.start)
+            return f"{unit.path}, line {before + number - first}"
+        after = f" after byte {unit.start}" if unit.start else ""
+        return f"{unit.path}, text {number - first}{after}"
+
+
+def texts_of(path: str | None, reading: units.Reading) -> Iterator[str]:
+    """The lines of a file, or its records; None: the lines of standard input."""
+    if path is not None and units.holds_records(path):
+        return iter(Texts(units.file_corpus(path, reading.text_key).units, reading))
+    return archives.read_lines(path, reading.encoding_errors)
+
+
+def model_facts(origin: str, **others: Any) -> dict[str, Any]:
+    """The `model` of a checkpoint's prefix or a directory."""
+    files = glob.glob(f"{glob.escape(origin)}.*")
+    if os.path.isdir(origin):
+        files = glob.glob(f"{glob.escape(origin)}/**", recursive=True)
+    digest = hashlib.sha256()
+    for path in sorted(filter(os.path.isfile, files)):
+        name = os.path.relpath(path, origin)
+        digest.update(f"{name} {sha256(path)}\n".encode())
+    return {"path": origin, "sha256": digest.hexdigest(), **others}
+
+
+class _OfTexts:
+    """What score and detect have in common.
+
+    Args:
+      options: "model", "text_key", "encoding_errors", and its own.
+    """
+
+    def __init__(self, options: dict[str, Any]):
+        self.reading = units.Reading(options["encoding_errors"], options["text_key"])
+        self._model: Model = prediction.load(options["model"])
+        self.model = model_facts(
+            self._model.origin,
+            vocab_sha256=self._model.tokenizer.vocab.sha256,
+            tokenizer=self._model.tokenizer.config._asdict(),
+            max_seq_length=self._model.max_seq_length,
+        )
+        # A run may go on; all workers use the newest checkpoint of now.
+        self.options = {**options, "model": self._model.origin}
+
+    def corpus(self, path: str, piece_bytes: int) -> Corpus:
+        """Files as `build_pretraining_dataset.py` reads them."""
+        return units.file_corpus(path, self.reading.text_key, piece_bytes)
+
+
+class Scores(_OfTexts):
+    """The score of each text; options "method", "overlap", "tokens"."""
+
+    def __init__(self, options: dict[str, Any]):
+        super().__init__(options)
+        self._scorer = self._model.scorer(options["method"])
+        self._scorer.check_overlap(options["overlap"])
+
+    def rows(self, parts: Sequence[Unit]) -> Iterator[dict[str, Any]]:
+        """As `scoring.to_json` has them."""
+        texts, options = Texts(parts, self.reading), self.options
+        overlap, tokens = options["overlap"], options["tokens"]
+        return scoring.rows(self._scorer, texts, overlap, tokens, texts.place)
+
+    def counts(self, row: dict[str, Any]) -> dict[str, int]:
+        """Tokens, and texts whose scores say nothing."""
+        return scoring.counts_of(row["num_tokens"], row["num_unknown"])
+
+
+class Detections(_OfTexts):
+    """How much each token of each text that is not blank looks replaced."""
+
+    def __init__(self, options: dict[str, Any]):
+        super().__init__(options)
+        self._model.detect([])  # raises the error of a model that cannot
+
+    def rows(self, parts: Sequence[Unit]) -> Iterator[dict[str, Any]]:
+        """As `detection.to_json` has them."""
+        texts = Texts(parts, self.reading)
+        numbered = ((n, text.strip()) for n, text in enumerate(texts, 1))
+        numbered = (pair for pair in numbered if pair[1])
+        for chunk in batched(numbered, _CHUNK):
+            order = sorted(range(len(chunk)), key=lambda i: len(chunk[i][1]))
+            found = self._model.detect([chunk[i][1] for i in order])
+            of_text = dict(zip(order, found, strict=True))
+            for place, (number, text) in enumerate(chunk):
+                self._check(of_text[place], texts, number)
+                yield detection.to_json(text, of_text[place])
+
+    def _check(self, tokens: list[TokenPrediction], texts: Texts, number: int) -> None:
+        if any(token.probability != token.probability for token in tokens):
+            raise UserError(
+                f"{texts.place(number)}: {self._model.name} gives it probabilities "
+                "that are not numbers:\nits weights or activations are not finite.",
+                EXIT_DIVERGED,
+            )
+
+    def counts(self, row: dict[str, Any]) -> dict[str, int]:
+        """Tokens, and those that look replaced rather than not."""
+        found = [token["probability"] > 0.5 for token in row["tokens"]]
+        return {"tokens": len(found), "tokens_above_one_half": sum(found)}
+
+
+class Predictions:
+    """Labels, numbers, tags or answers; `Predictor.rows` says what a row holds.
+
+    Args:
+      options: "model", "task", "data_dir", "input_format".
+    """
+
+    def __init__(self, options: dict[str, Any]):
+        self.options, self._form = options, options["input_format"]
+        self._predictor = prediction.load_predictor(
+            options["model"], options["task"], options["data_dir"]
+        )
+        found = self._predictor
+        self.model = model_facts(found.origin, task=found.task, **found.facts)
+
+    def corpus(self, path: str, piece_bytes: int) -> Corpus:
+        """Files as predict reads them, those cut whose lines stand for themselves."""
+        reads = self._predictor.reads
+
+        def pieces(form: str, path: str, size: int) -> Iterator[tuple[int, int, int]]:
+            step = piece_bytes if inputs.can_cut(path, form, reads) else max(size, 1)
+            return units.cut(max(size, 1), step)
+
+        return units.of_files(
+            path, lambda name: inputs.input_form(name, self._form, reads), pieces
+        )
+
+    def rows(self, parts: Sequence[Unit]) -> Iterator[dict[str, Any]]:
+        """The fields of each input and its prediction."""
+        try:
+            yield from self._rows(parts, False)
+        except UserError:
+            # Only now do the lines before have to be counted, to name the right one.
+            for _ in self._rows(parts, True):
+                pass
+            raise
+
+    def _rows(self, parts: Sequence[Unit], counted: bool) -> Iterator[dict[str, Any]]:
+        found = itertools.chain.from_iterable(
+            self._predictor.read_inputs(
+                inputs.open_part(
+                    unit, corpus.lines_before(unit.path, unit.start) if counted else 0
+                )
+            )
+            for unit in parts
+        )
+        for chunk in batched(found, _CHUNK):
+            order = sorted(range(len(chunk)), key=lambda i: _length(chunk[i].fields))
+            rows = self._predictor.rows(chunk[i] for i in order)
+            of_input = dict(zip(order, rows, strict=True))
+            for place in range(len(chunk)):
+                yield of_input[place]
+
+    def counts(self, row: dict[str, Any]) -> dict[str, int]:
+        """How often there is each label."""
+        labels = [row["label"]] if "label" in row else row.get("labels", [])
+        return {f"label {label}": 1 for label in labels}
+
+
+def _length(given: dict[str, Any]) -> int:
+    return sum(len(x) for x in given.values() if isinstance(x, str | list))

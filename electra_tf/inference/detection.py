@@ -266,7 +266,6 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 td, th { padding: .2rem .9rem .2rem 0; text-align: left; vertical-align: top; }
 td:nth-child(2) { text-align: right; }
 td:nth-child(3) { color: #52606d; }
-.comparison td { text-align: right; color: inherit; }
 details td:nth-child(2) { text-align: left; font-family: ui-monospace, monospace; }
 img { max-width: 100%; }
 .summary { color: #52606d; margin-top: 0; }

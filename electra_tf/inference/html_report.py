@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTML pages about a run of pre-training, and about several: what differs in them."""
+"""An HTML page about a run of pre-training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from electra_tf.config.hparams import PLACE, values_in_roles
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import UserError
 from electra_tf.inference import detection
@@ -20,7 +19,7 @@ from electra_tf.pretrain import history
 from electra_tf.pretrain.metrics import ALL_METRICS
 from electra_tf.storage.files import line_writer
 from electra_tf.storage.manifest import read_json
-from electra_tf.train.curves import comparison, plot_curves
+from electra_tf.train.curves import plot_curves
 from electra_tf.train.reporting import SAMPLES, read_metrics
 
 if TYPE_CHECKING:  # It loads TensorFlow.
@@ -39,8 +38,8 @@ def config_of(model_dir: Path) -> dict[str, Any]:
     content = read_json(path) if path.is_file() else {}
     if not content or "task_names" in content:
         raise UserError(
-            f"report is on runs of pre-training, and {model_dir} is not one.\nName the "
-            "directory of a run, not a checkpoint or an exported model."
+            f"report is on a run of pre-training, and {model_dir} is not one.\n"
+            "Name its directory, not a checkpoint or an exported model."
         )
     PretrainingConfig.checked(content, str(path))
     return content
@@ -147,68 +146,14 @@ def _curves(model_dir: Path, switches: list[int]) -> str:
         plot_curves(metrics, picture, "", ALL_METRICS, switches)
         if not picture.exists():
             return ""
-        return image("loss curves", picture.read_bytes())
+        data = base64.b64encode(picture.read_bytes()).decode()
+        return f'<img alt="loss curves" src="data:image/png;base64,{data}">'
 
 
-def image(name: str, png: bytes) -> str:
-    """A picture inside a page."""
-    data = base64.b64encode(png).decode()
-    return f'<img alt="{name}" src="data:image/png;base64,{data}">'
-
-
-def write_comparison(
-    names: Sequence[str], model_dirs: Sequence[Path], output: str | os.PathLike
-) -> None:
-    """Writes the page of the runs in `model_dirs`, which needs no other files.
-
-    Args:
-      names: what the runs are called there.
-
-    Raises `UserError`: 2 for a directory that holds no run, 73 when it cannot be
-    written.
-    """
-    configs = [config_of(path) for path in model_dirs]
-    title = f"Comparison of {', '.join(names)}"
-    parts = [f"<h1>{html.escape(title)}</h1>", "<h2>Settings that differ</h2>"]
-    parts.append(_table(_differences(configs), names))
-    results = [results_of(path) for path in model_dirs]
-    if any(results):
-        parts += ["<h2>Evaluation</h2>", _table(_metrics_of(results), names)]
-    metrics = {
-        name: path / "metrics.jsonl"
-        for name, path in zip(names, model_dirs, strict=True)
-    }
-    picture = comparison(metrics, ALL_METRICS)
-    if picture:
-        parts += ["<h2>Training</h2>", image("training curves", picture)]
-    with line_writer(output) as write:
-        write(detection.page(title, parts))
-
-
-def _differences(configs: Sequence[dict[str, Any]]) -> list[tuple[str, list[str]]]:
-    """(hparam, its value in each run) wherever runs differ in more than a place."""
-    places = values_in_roles(PretrainingConfig(), PLACE)
-    names = sorted(set().union(*configs) - set(places))
-    rows = [(name, [json.dumps(c.get(name)) for c in configs]) for name in names]
-    return [(name, values) for name, values in rows if len(set(values)) > 1]
-
-
-def _metrics_of(results: Sequence[dict[str, Any]]) -> list[tuple[str, list[str]]]:
-    rows = [("global_step", [str(found.get("global_step", "")) for found in results])]
-    for metric in ALL_METRICS:
-        values = [found.get("metrics", {}).get(metric.name) for found in results]
-        if any(value is not None for value in values):
-            cells = ["" if value is None else f"{value:.4f}" for value in values]
-            rows.append((metric.name, cells))
-    return rows
-
-
-def _table(rows: Sequence[tuple[str, Sequence[str]]], names: Sequence[str] = ()) -> str:
-    """Rows with their titles; with `names` of columns one that compares runs."""
-    if not rows:
-        return '<p class="summary">None.</p>'
+def _table(rows: Sequence[tuple[str, Sequence[str]]]) -> str:
+    """Rows with their titles."""
     body = ""
-    for title, values in [("", names), *rows] if names else rows:
+    for title, values in rows:
         cells = (f"<td>{html.escape(value)}</td>" for value in values)
         body += f"<tr><th>{html.escape(title)}</th>{''.join(cells)}</tr>"
-    return f'<table class="{"comparison" if names else "list"}">{body}</table>'
+    return f"<table>{body}</table>"

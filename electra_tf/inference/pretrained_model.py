@@ -65,7 +65,6 @@ class PretrainedModel(Model):
 
         from electra_tf.inference import pseudo_likelihood
         from electra_tf.model.encoder import TextEncoder
-        from electra_tf.pretrain.generator import FillsMasks
 
         self.config = config
         self.vocab = vocab
@@ -92,8 +91,7 @@ class PretrainedModel(Model):
         if network.discriminator_predictions is not None:
             self._detect = traced(self._probabilities)
             self._corrupt = traced(self._corrupted)
-        if isinstance(network.generator, FillsMasks):
-            self._logits_at = network.generator.logits_at
+        self._logits_at = network.generator.logits_at
 
     def _score_function(self, method: str) -> Callable[..., Any]:
         from electra_tf.inference import pseudo_likelihood

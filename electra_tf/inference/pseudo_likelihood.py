@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from electra_tf.inference.scoring import METHODS
 from electra_tf.pretrain.discriminator import log_probability
-from electra_tf.pretrain.generator import HasLogQ, MaskedInputs
+from electra_tf.pretrain.generator import MaskedInputs
 from electra_tf.pretrain.pretraining import ElectraPretrainer
 
 _TEXTS = [tf.TensorSpec([None, None], tf.int32)] * 3  # as `text.packing` packs them
@@ -33,7 +33,7 @@ def methods_of(pretrainer: ElectraPretrainer) -> list[str]:
     settings = pretrainer.settings
     drawn = settings.temperature == 1 and not settings.disallow_correct
     evenly = pretrainer.objective.masks_evenly and not settings.rare_mask_power
-    has_q = isinstance(pretrainer.generator, HasLogQ) and drawn
+    has_q = pretrainer.generator.log_q is not None and drawn
     if "discriminator" in offered and has_q and evenly:
         offered.add("electra_tt")
     return [name for name in METHODS if name in offered]

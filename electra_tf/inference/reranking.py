@@ -18,6 +18,7 @@ both may come from a file of lines `<utterance> word word ...`.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 import json
@@ -389,7 +390,9 @@ def score_lists(
     """A model's scores of the hypotheses; says on stderr which of them say nothing."""
     texts = (hypothesis.text for one in lists for hypothesis in one.hypotheses)
     scored = list(scorer.score_texts(texts, overlap))
-    empty = sum(not one.num_tokens for one in scored)
-    scoring.warn_of_nothing(empty, sum(one.says_nothing for one in scored) - empty)
+    counts: collections.Counter[str] = collections.Counter()
+    for one in scored:
+        counts.update(scoring.counts_of(one.num_tokens, one.num_unknown))
+    scoring.warn_of_nothing(counts)
     scores = (one.score for one in scored)
     return [list(itertools.islice(scores, len(one.hypotheses))) for one in lists]

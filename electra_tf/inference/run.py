@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import collections
 import os
 import sys
 import types
@@ -47,7 +48,7 @@ def run(command: str, flags: FlagValues, beam_args: str | None) -> None:
     for name in (*_READ, "output"):
         if getattr(given, name) == "-":  # standard input or output
             setattr(given, name, None)
-    _check_effects(command, given, flags)
+    _check_effects(given, flags)
     for name in _READ:
         if path := getattr(given, name):
             fetch(path)
@@ -92,32 +93,19 @@ def detect(given) -> str | None:
 
 
 def report(given) -> str:
-    """Writes an HTML page about a run or, with several names, one that compares."""
+    """Writes an HTML page about a run."""
     from electra_tf.inference import detection, html_report, pretrained_model
 
-    names = (given.model_name or "").split(",")
-    if len(names) > 1:
-        if given.data_dir is None or given.input or given.model:
-            raise UserError(
-                "report on several runs needs --data-dir, and takes neither --model "
-                "nor --input.",
-                EXIT_FLAGS,
-            )
-        folders = [Path(run_directory(given.data_dir, name)) for name in names]
-        for folder in folders:
-            bring_model(folder)
-        output = given.output or os.path.join(given.data_dir, "models/comparison.html")
-        html_report.write_comparison(names, folders, output)
-    else:
-        folder = Path(_model(given))
-        bring_model(folder)
-        shown: list[tuple] = []
-        if given.input:
-            texts = list(detection.passages(_texts(given), given.max_passages))
-            corrupted = pretrained_model.load(folder).corrupt(texts, seed=given.seed)
-            shown = list(zip(texts, corrupted, strict=True))
-        output = given.output or os.path.join(folder, "report.html")
-        html_report.write_report(folder, shown, output)
+    folder = Path(_model(given))
+    bring_model(folder)
+    html_report.config_of(folder)  # raises the error of another directory
+    shown: list[tuple] = []
+    if given.input:
+        texts = list(detection.passages(_texts(given), given.max_passages))
+        corrupted = pretrained_model.load(folder).corrupt(texts, seed=given.seed)
+        shown = list(zip(texts, corrupted, strict=True))
+    output = given.output or os.path.join(folder, "report.html")
+    html_report.write_report(folder, shown, output)
     print(paths.shown(f"Written to {output}"))
     return output
 
@@ -128,8 +116,11 @@ def score(given) -> str | None:
 
     with line_writer(given.output) as write:
         scorer = prediction.load(_model(given)).scorer(given.method)
+        counts: collections.Counter[str] = collections.Counter()
         for row in scoring.rows(scorer, _texts(given), given.overlap, given.tokens):
+            counts.update(scoring.counts_of(row["num_tokens"], row["num_unknown"]))
             write(json_line(row))
+        scoring.warn_of_nothing(counts)
     return given.output
 
 
@@ -170,17 +161,17 @@ def predict(given) -> str | None:
 
 def _write_shards(command: str, given, beam_args: str | None) -> None:
     """Writes shards of what the model says of all texts of a corpus."""
-    from electra_tf.inference import corpus_models, corpus_run, scoring
+    from electra_tf.inference import corpus_run, scoring
 
     if given.input is None:
         raise UserError(
             "--output-dir needs a file or directory as --input.", EXIT_FLAGS
         )
     load, names = {
-        "detect": (corpus_models.Detections, "encoding_errors text_key"),
-        "predict": (corpus_models.Predictions, "task data_dir input_format"),
+        "detect": (corpus_run.Detections, "encoding_errors text_key"),
+        "predict": (corpus_run.Predictions, "task data_dir input_format"),
         "score": (
-            corpus_models.Scores,
+            corpus_run.Scores,
             "encoding_errors text_key method overlap tokens",
         ),
     }[command]
@@ -195,9 +186,7 @@ def _write_shards(command: str, given, beam_args: str | None) -> None:
         *(command, load, options, given.input, given.output_dir),
         *(given.workers, beam_args, shard_bytes),
     )
-    counts = manifest["counts"]
-    empty, unknown = "texts_without_tokens", "texts_of_unknown_tokens"
-    scoring.warn_of_nothing(counts.get(empty, 0), counts.get(unknown, 0))
+    scoring.warn_of_nothing(manifest["counts"])
 
 
 def _model(given) -> str:
@@ -214,33 +203,22 @@ def _model(given) -> str:
 
 def _texts(given) -> Iterator[str]:
     """The lines or records of the input."""
-    from electra_tf.inference.corpus_models import texts_of
+    from electra_tf.inference.corpus_run import texts_of
 
     if given.input is None and standard_input().isatty():
         print("Reading from the terminal; end with Ctrl-D.", file=sys.stderr)
     return texts_of(given.input, units.Reading(given.encoding_errors, given.text_key))
 
 
-def _check_effects(command: str, given, flags: FlagValues) -> None:
-    """Refuses a flag that has no effect beside the others."""
+def _check_effects(given, flags: FlagValues) -> None:
+    """Refuses flags that go with --output-dir without it, and the other way round."""
     to_corpus = given.output_dir is not None
-    of_passages = ("seed", "max_passages", "encoding_errors")
-    is_one_run = command != "report" or "," not in (given.model_name or "")
-    reads = command != "report" or given.input is not None
-    has_records = to_corpus or units.holds_records(given.input or "")
-    for names, has_effect, why in (
-        (_OF_CORPORA, to_corpus, "is for --output-dir"),
-        (_NOT_OF_CORPORA, not to_corpus, "is not for --output-dir"),
-        (of_passages, is_one_run, "is for the report on one run"),
-        (("seed",), command != "detect" or given.corrupt, "is for --corrupt"),
-        (of_passages, reads, "is for --input"),
-        (("threshold",), not given.corrupt, "is for texts without --corrupt"),
-        (("threshold",), given.format != "jsonl", "marks nothing in --format jsonl"),
-        (("text_key",), has_records, "is for JSON Lines, Parquet and Arrow"),
-    ):
-        for name in names:
-            if not has_effect and flags[name].value != flags[name].default:
-                raise UserError(f"--{name.replace('_', '-')} {why}.", EXIT_FLAGS)
+    names, why = _OF_CORPORA, "is for --output-dir"
+    if to_corpus:
+        names, why = _NOT_OF_CORPORA, "is not for --output-dir"
+    for name in names:
+        if flags[name].value != flags[name].default:
+            raise UserError(f"--{name.replace('_', '-')} {why}.", EXIT_FLAGS)
 
 
 def _check_not_read(given) -> None:

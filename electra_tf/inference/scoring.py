@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,11 +60,6 @@ class TextScore(NamedTuple):
     num_tokens: int
     num_unknown: int  # of them, tokens that the model sees as [UNK]
 
-    @property
-    def says_nothing(self) -> bool:
-        """Whether it has unknown tokens only, or none."""
-        return self.num_unknown == self.num_tokens
-
 
 def to_json(text: str, scored: TextScore | list[TokenScore]) -> dict[str, Any]:
     """One JSON object per text, with its tokens where these were scored."""
@@ -88,25 +83,33 @@ def to_json(text: str, scored: TextScore | list[TokenScore]) -> dict[str, Any]:
 
 
 def rows(
-    scorer: TextScorer, texts: Iterable[str], overlap: int, with_tokens: bool
+    scorer: TextScorer,
+    texts: Iterable[str],
+    overlap: int,
+    with_tokens: bool,
+    place: Callable[[int], str] = "text {}".format,
 ) -> Iterator[dict[str, Any]]:
-    """The JSON object of each text; at the end `warn_of_nothing`."""
+    """The JSON object of each text; otherwise as `TextScorer.score_texts`."""
     texts, copy = itertools.tee(texts)
     score = scorer.score_tokens if with_tokens else scorer.score_texts
-    empty = unknown = 0
-    for text, scored in zip(copy, score(texts, overlap), strict=True):
-        row = to_json(text, scored)
-        empty += not row["num_tokens"]
-        unknown += 0 < row["num_tokens"] == row["num_unknown"]
-        yield row
-    warn_of_nothing(empty, unknown)
+    for text, scored in zip(copy, score(texts, overlap, place), strict=True):
+        yield to_json(text, scored)
 
 
-def warn_of_nothing(empty: int, unknown: int) -> None:
+def counts_of(num_tokens: int, num_unknown: int) -> dict[str, int]:
+    """What is counted of a scored text: tokens, and whether the score says nothing."""
+    return {
+        "tokens": num_tokens,
+        "texts_without_tokens": int(not num_tokens),
+        "texts_of_unknown_tokens": int(0 < num_tokens == num_unknown),
+    }
+
+
+def warn_of_nothing(counts: Mapping[str, int]) -> None:
     """Says on stderr how many scores say nothing about their texts."""
-    if empty:
+    if empty := counts.get("texts_without_tokens"):
         print(f"Texts without tokens, which score 0: {empty}.", file=sys.stderr)
-    if unknown:
+    if unknown := counts.get("texts_of_unknown_tokens"):
         print(
             "Texts of unknown tokens only, whose scores say nothing about their "
             f"words: {unknown}.",

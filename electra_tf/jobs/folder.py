@@ -12,7 +12,7 @@ import glob
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ class JobFolder:
     """
 
     def __init__(self, path: str, settings: dict[str, Any], sizes: Mapping[str, int]):
-        self.path, self._settings, self._sizes = path, settings, sizes
+        self.path, self._settings = path, settings
         self.state = _state(path, settings, sizes)
         self.is_finished = MANIFEST in sizes
 
@@ -57,7 +57,7 @@ class JobFolder:
     def records(self, name: str, count: int) -> Iterator[dict[str, Any] | None]:
         """Yields what is recorded of the tasks of a job; None: not finished."""
         for number in range(count):
-            yield read_record(self.path, name, number, self._sizes)
+            yield read_record(self.path, name, number)
 
     def remove_partial(self) -> None:
         """Removes what killed or failed tasks have left."""
@@ -92,7 +92,6 @@ class JobFolder:
 def opened(
     path: str,
     settings: dict[str, Any],
-    stays: Callable[[str], bool] = lambda name: False,
     flag: str = "--output-dir",
 ) -> Iterator[JobFolder]:
     """Makes a folder, looks at what it holds, and keeps other processes out of it.
@@ -101,7 +100,6 @@ def opened(
 
     Args:
       settings: all that makes two jobs the same, in JSON.
-      stays: which files of a folder in a bucket are not brought here.
 
     Raises UserError: 73 where it cannot be made, 75 while another process has it, 2 if
     it holds anything else or was made with other settings.
@@ -115,11 +113,7 @@ def opened(
     with Lock(path, flag):
         # Before this nothing may be read, brought or removed: it may be another's.
         if is_remote:
-
-            def wanted(there: Mapping[str, Any]) -> list[str]:
-                return [name for name in there if not stays(name)]
-
-            remote.bring(path, lambda n: not n.startswith(NAME), wanted, is_writer=True)
+            remote.bring(path, lambda n: not n.startswith(NAME), is_writer=True)
         yield JobFolder(path, settings, _sizes(path))
 
 
@@ -128,13 +122,8 @@ def record_path(path: str, name: str, number: int) -> str:
     return os.path.join(path, OWN, f"{name}-{number:05d}.json")
 
 
-def read_record(
-    path: str, name: str, number: int, sizes: Mapping[str, int] | None = None
-) -> dict[str, Any] | None:
-    """What is recorded of a task whose files are all there, else None.
-
-    `sizes`: of the files in a bucket, for a folder in one.
-    """
+def read_record(path: str, name: str, number: int) -> dict[str, Any] | None:
+    """What is recorded of a task whose files are all there, else None."""
     try:
         with open(record_path(path, name, number), encoding="utf-8") as f:
             record = json.load(f)
@@ -142,10 +131,7 @@ def read_record(
         return None
     for file in record["files"]:
         place = os.path.join(path, file["name"])
-        size = _size(place) if os.path.exists(place) else None
-        if size is None and remote.is_remote(path):
-            size = (sizes or {}).get(file["name"])
-        if size != file["bytes"]:
+        if not os.path.exists(place) or os.path.getsize(place) != file["bytes"]:
             return None
     return record
 

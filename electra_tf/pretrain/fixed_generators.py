@@ -16,7 +16,6 @@ from electra_tf.pretrain import masking
 from electra_tf.pretrain.generator import (
     Generator,
     GeneratorOutput,
-    HasLogQ,
     weighted_mean,
 )
 
@@ -52,7 +51,7 @@ class UniformGenerator(Generator):
 
 
 @serializable
-class UnigramGenerator(Generator, HasLogQ):
+class UnigramGenerator(Generator):
     """q(token) is proportional to its count, whatever is around it.
 
     `adapt` takes over the counts that the builders of data write, and they are kept

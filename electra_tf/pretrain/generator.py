@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import abc
 import importlib
+from collections.abc import Callable
 from typing import NamedTuple
 
 import keras
@@ -91,17 +92,23 @@ def weighted_mean(values: tf.Tensor, weights: tf.Tensor, total) -> tf.Tensor:
 class Generator(keras.layers.Layer, abc.ABC):
     """Proposes tokens for the masked positions; the contract of all kinds.
 
-    Those that can do more are `FillsMasks` or `HasLogQ` as well.
-
     What must be known of a kind before TensorFlow is imported (hparams, names of
     weights, cost) is its row in config/generators.py.
 
     Attributes:
       scoring: the name in `pseudo_likelihood` of the scores that its own predictions
         give, None if they give none.
+      logits_at: of a generator that fills the masks of any text a method: the scores of
+        all tokens at positions of a text, from its input_ids, input_mask and
+        segment_ids int32 [B, L] and the positions int32 [B, N]: float32 [B, N, V].
+      log_q: of a generator with a density, which Electric needs, a method:
+        log q(token | context) for one token per position, from its GeneratorOutput and
+        the tokens int32 [B, L]: float32 [B, L].
     """
 
     scoring: str | None = None
+    logits_at: Callable[..., tf.Tensor] | None = None
+    log_q: Callable[..., tf.Tensor] | None = None
 
     def __init__(self, **kwargs):
         # The batch's float32 numbers (weights, uniforms) keep their type.
@@ -152,28 +159,6 @@ class Generator(keras.layers.Layer, abc.ABC):
             temperature=temperature,
             disallowed_ids=disallowed_ids,
         )
-
-
-class FillsMasks(abc.ABC):
-    """A generator that fills the masks of any text."""
-
-    @abc.abstractmethod
-    def logits_at(
-        self,
-        input_ids: tf.Tensor,
-        input_mask: tf.Tensor,
-        segment_ids: tf.Tensor,
-        positions: tf.Tensor,
-    ) -> tf.Tensor:
-        """Scores of all tokens at `positions` [B, N] of a text: float32 [B, N, V]."""
-
-
-class HasLogQ(abc.ABC):
-    """A generator that knows how likely it was to draw a token; Electric needs it."""
-
-    @abc.abstractmethod
-    def log_q(self, generated: GeneratorOutput, token_ids: tf.Tensor) -> tf.Tensor:
-        """log q(token | context) for one token per position, float32 [B, L]."""
 
 
 def generator_class(kind: str) -> type[Generator]:

@@ -13,7 +13,6 @@ from electra_tf.model.encoder import TextEncoder
 from electra_tf.model.serialization import serializable
 from electra_tf.pretrain import masking
 from electra_tf.pretrain.generator import (
-    FillsMasks,
     Generator,
     GeneratorOutput,
     MaskedInputs,
@@ -38,7 +37,7 @@ def masked_lm_output(
 
 
 @serializable
-class MaskedLMGenerator(Generator, FillsMasks):
+class MaskedLMGenerator(Generator):
     """A small masked language model (section 2 of the ELECTRA paper).
 
     Args:

@@ -307,13 +307,6 @@ class ElectraPretrainer(keras.Model):
         text = (batch[name] for name in ("input_ids", "input_mask", "segment_ids"))
         return tf.sigmoid(self.replaced_logits(*text))
 
-    def export(self, *args, **kwargs):
-        """Not of Keras: `export_model.py` and `electra_tf.load(...).save` export."""
-        raise NotImplementedError(
-            "A pre-trainer is exported from its run: python export_model.py --format "
-            "saved_model, or electra_tf.load(run).save(directory, format=...)."
-        )
-
     def get_config(self):
         return {
             "name": self.name,

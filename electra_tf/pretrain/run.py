@@ -416,17 +416,14 @@ def _pauses(run: Run, phase: Phase, stop: StopRequest) -> list[loop.Pause]:
             return False
         return bool(placement.workers.gather([stop.reason() is not None]).any())
 
-    journal: dict[str, Any] = {
-        "step": state.step,
-        "is_chief": placement.is_chief,
-        "console": console,
-    }
+    journal = {"step": state.step, "is_chief": placement.is_chief}
     if every := config.eval_every_steps:
         periodic = PeriodicEvaluation(
             Evaluation(task, placement),
             lambda: batches_of(part, data, placement, training=False),
             (config.num_eval_steps, config.eval_batch_size),
             config.model_dir,
+            console=console,
             is_stopped=is_stopped,
             tags={metric.name: metric.tag for metric in task.metrics},
             **journal,

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from electra_tf.console import Console
 from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.train.reporting import SAMPLES, Journal
 
@@ -36,7 +35,6 @@ class Samples:
       task: a TrainablePretrainer, whose weights are those of the step.
       batch: makes a masked batch of the passages; asked once.
       directory: of the run.
-      console: logs each sample.
       journal: step and is_chief of `Journal`; only the chief computes anything.
     """
 
@@ -46,13 +44,10 @@ class Samples:
         batch: Callable[[], dict[str, tf.Tensor]],
         vocab: Vocabulary,
         directory: str | os.PathLike,
-        *,
-        console: Console,
         **journal,
     ):
         self._task, self._vocab = task, vocab
         self._batch = functools.cache(batch)
-        self._console = console
         self._journal = Journal(directory, SAMPLES, "samples", tags={}, **journal)
         self.has = self._journal.has
         self._judge = tf.function(self._judged, autograph=False)
@@ -70,19 +65,11 @@ class Samples:
         batch = self._batch()
         if (judged := self._judge(batch)) is None:
             return False  # two_stage has no discriminator yet
-        rows = zip(
-            batch["input_ids"].numpy(), *(x.numpy() for x in judged), strict=True
-        )
-        passages = [self._passage(*row) for row in rows]
+        arrays = [x.numpy() for x in (batch["input_ids"], *judged)]
+        passages = [self._passage(*row) for row in zip(*arrays, strict=True)]
         self._journal.write(
             {"step": step, "passages": passages},
             lambda events: events.write_text(step, "samples", to_markdown(passages)),
-        )
-        count = sum(len(token) > 2 for passage in passages for token in passage)
-        told = sum(map(_num_told, passages))
-        self._console.log(
-            f"Sample at step {step:,}: {told} of {count} replaced tokens are among the "
-            f"{count} most suspected"
         )
         return False
 
@@ -97,34 +84,18 @@ class Samples:
         return passage
 
 
-def _num_told(passage: Passage) -> int:
-    """How many of its n replaced tokens are among the n that look it most.
-
-    As the report shows them: a young discriminator takes no token for replaced.
-    """
-    count = sum(len(token) > 2 for token in passage)
-    likeliest = sorted(passage, key=lambda token: -token[1])[:count]
-    return sum(len(token) > 2 for token in likeliest)
-
-
 def to_markdown(passages: Sequence[Passage]) -> str:
     """The passages for TensorBoard."""
     lines = [_LEGEND]
     for passage in passages:
-        words, was_marked = [], True
+        words = []
         for token, probability, *replacement in passage:
-            shown = _plain(token.removeprefix("##"))
+            shown = _plain(token)
             if replacement:
                 shown = f"**{shown}→{_plain(replacement[0])} {probability:.0%}**"
             elif probability > 0.5:
                 shown = f"*{shown} {probability:.0%}*"
-            is_marked = bool(replacement) or probability > 0.5
-            # A piece that is marked stands by itself: marks within words are none.
-            if token.startswith("##") and not is_marked and not was_marked:
-                words[-1] += shown
-            else:
-                words.append(shown)
-            was_marked = is_marked
+            words.append(shown)
         lines.append(" ".join(words))
     return "\n\n".join(lines)
 

@@ -14,10 +14,8 @@ from electra_tf.model.serialization import serializable
 from electra_tf.pretrain import masking
 from electra_tf.pretrain.generator import (
     Cloze,
-    FillsMasks,
     Generator,
     GeneratorOutput,
-    HasLogQ,
     MaskedInputs,
     weighted_mean,
 )
@@ -26,7 +24,7 @@ from electra_tf.pretrain.masked_lm_head import masked_lm_head
 
 
 @serializable
-class TwoTowerGenerator(Generator, FillsMasks, HasLogQ):
+class TwoTowerGenerator(Generator):
     """Predicts each token from what is before it and what is after it.
 
     A left-to-right and a right-to-left transformer read the unmasked text; the state

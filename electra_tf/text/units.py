@@ -40,7 +40,7 @@ _NOT_PROSE = (
     (r"\{\\rtf", "RTF", "Convert it to plain text in UTF-8."),
     (r'"?[\w.-]+"?([,;\t]"?[\w.-]+"?)+\s*$', "a table", _TABLE),
 )
-_RECORDS = ("json", "compressed json", *_TABLES.values())
+_RECORDS = ("json", *_TABLES.values())
 
 
 class Reading(NamedTuple):
@@ -61,8 +61,8 @@ class Unit(NamedTuple):
     """A stretch of text that one builder reads from beginning to end.
 
     Attributes:
-        kind: "text", "json", "compressed text" (or a compressed archive), "compressed
-          json", "archive", "parquet", "arrow" or "tfds".
+        kind: "text", "json", "compressed" (either of them, or an archive by its
+          content), "archive", "parquet", "arrow" or "tfds".
         path: of the file; of tensorflow_datasets, NAME:FIELD.
         name: of the file within the corpus.
         start, end: bytes; row groups of Parquet, batches of Arrow, documents of
@@ -86,7 +86,7 @@ class Unit(NamedTuple):
 
     @property
     def is_compressed(self) -> bool:
-        return self.kind == "archive" or self.kind.startswith("compressed")
+        return self.kind in ("archive", "compressed")
 
 
 class Corpus(NamedTuple):
@@ -109,30 +109,10 @@ class Corpus(NamedTuple):
         """The kinds of its units."""
         return ", ".join(sorted({unit.kind for unit in self.units}))
 
-    def identity_of_key(self, text_key: str) -> dict[str, Any]:
-        """What of the texts' key makes two readings the same, in JSON.
-
-        Archives show only while they are read whether they hold JSON Lines.
-        """
-        kinds = (*_RECORDS, "archive")
-        is_keyed = any(unit.kind in kinds for unit in self.units)
-        return {"text_key": text_key} if is_keyed else {}
-
     def facts(self) -> dict[str, Any]:
         """What makes two corpora the same, in JSON."""
         facts = {"kind": self.kind, "files": self.num_files, "bytes": self.num_bytes}
         return facts | {"sha256": self.sha256}
-
-    def blanks_separate_docs(self) -> bool | None:
-        """Whether a blank line ends a document where nothing else was asked for.
-
-        None: each text decides by `TextReader.is_record`.
-        """
-        kinds = {unit.kind for unit in self.units}
-        records = kinds & {*_RECORDS, "tfds"}
-        return (
-            None if "archive" in kinds or records not in (kinds, set()) else not records
-        )
 
 
 class Reader(NamedTuple):
@@ -179,7 +159,7 @@ def file_corpus(
             if kind == "text" and (problem := _not_prose(path, head)):
                 odd.append(problem)
             if is_compressed and kind in ("text", "json"):
-                kind = f"compressed {kind}"
+                kind = "compressed"
         return kind
 
     found = of_files(
@@ -317,7 +297,7 @@ def _read_lines(unit: Unit, reading: Reading) -> Iterator[TextReader]:
 def _documents(
     reader: TextReader, kind: str, reading: Reading, start: int = 0
 ) -> Iterator[TextReader]:
-    if not kind.endswith("json"):
+    if kind != "json":
         return iter([reader])
     return json_lines.read_json_lines(
         reader, reading.text_key, reading.encoding_errors, start
@@ -355,8 +335,7 @@ _PACKED = Reader(lambda path, size, step, reading: cut(size, size), _read_packed
 READERS = {
     "text": _LINES,
     "json": _LINES,
-    "compressed text": _PACKED,
-    "compressed json": _PACKED,
+    "compressed": _PACKED,
     "archive": _PACKED,
     "parquet": _table_reader("parquet"),
     "arrow": _table_reader("arrow"),

@@ -180,12 +180,7 @@ def _read_tokens(path: str) -> list[str]:
         raise UserError(f"cannot read the vocabulary {path}: {e.strerror}.") from None
     if data.lstrip().startswith(b"{"):
         return _tokens_of_json(path, data)
-    if data.startswith(b"\xef\xbb\xbf"):
-        raise UserError(
-            f"{path} starts with a byte order mark (EF BB BF).\nThe first token would "
-            "not be found with it; save the file as UTF-8 without BOM."
-        )
-    lines = data.split(b"\n")
+    lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
     while lines and not lines[-1].strip():
         lines.pop()
     if not lines:

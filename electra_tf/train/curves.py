@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -71,40 +71,6 @@ def plot_curves(
             axes.plot(evaluated, found[metric.name], "o", markersize=5, **ring)
     atomic_write(png_path, png_of(figure))
     return missing
-
-
-def comparison(
-    runs: Mapping[str, str | os.PathLike], metrics: Sequence[Metric]
-) -> bytes | None:
-    """Draws metrics of several runs over each other: a PNG; None without any step.
-
-    Args:
-      runs: the name of a run -> its metrics.jsonl; one without that file is left out.
-    """
-    wanted = {m.name: m for m in (*metrics, *STEP_METRICS) if m.curve}
-    read = {
-        name: _read(path, set(wanted))
-        for name, path in runs.items()
-        if os.path.isfile(path)
-    }
-    drawn = [m for m in wanted if any(m in columns for *_, columns in read.values())]
-    if not drawn:
-        return None
-    rows = (len(drawn) + 1) // 2
-    figure = new_figure((11, 3 * rows))
-    for number, name in enumerate(drawn, start=1):
-        axes = figure.add_subplot(rows, 2, number)
-        for place, (run, (steps, _, columns)) in enumerate(read.items()):
-            if name not in columns:
-                continue
-            smoothed = smooth(columns[name], max(1, len(steps) // 40))
-            colour = PALETTE[place % len(PALETTE)]
-            style = "-" if place < len(PALETTE) else "--"
-            axes.plot(steps, smoothed, style, color=colour, linewidth=1.4, label=run)
-        dress(axes, wanted[name].label)
-        if number == 1 or len(axes.lines) < len(read):
-            axes.legend(fontsize=8, frameon=False)
-    return png_of(figure)
 
 
 def _draw(axes, name, steps, columns, metrics) -> None:

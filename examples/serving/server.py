@@ -11,13 +11,11 @@ Serving: docs/serving.md.
 
 import argparse
 import base64
-import contextlib
 import http.server
 import json
 import os
 import re
 import signal
-import tempfile
 import threading
 from pathlib import Path
 
@@ -26,30 +24,10 @@ import numpy as np
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
-@contextlib.contextmanager
-def _without_notices():
-    """Keeps what C++ prints while TensorFlow starts for the case that it fails."""
-    stderr = os.dup(2)
-    with tempfile.TemporaryFile() as notices:
-        os.dup2(notices.fileno(), 2)
-        try:
-            yield
-        except BaseException:
-            notices.seek(0)
-            os.write(stderr, notices.read())
-            raise
-        finally:
-            os.dup2(stderr, 2)
-            os.close(stderr)
-
-
-with _without_notices():
-    import tensorflow as tf
-    import tensorflow_text  # noqa: F401 - registers the ops that read text
-    from google.protobuf.json_format import MessageToDict
-    from tensorflow.core.protobuf import saved_model_pb2
-
-    tf.config.list_physical_devices()
+import tensorflow as tf  # noqa: E402 - after the variable
+import tensorflow_text  # noqa: E402, F401 - registers the ops that read text
+from google.protobuf.json_format import MessageToDict  # noqa: E402
+from tensorflow.core.protobuf import saved_model_pb2  # noqa: E402
 
 MAX_BODY_BYTES = 64 * 2**10  # A long text holds the model for a second or two.
 

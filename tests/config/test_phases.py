@@ -111,7 +111,6 @@ def test_saved_config_is_the_same_run(tmp_path):
         ([SHORT, LONG], {"num_train_steps": 10}, ["num_train_steps 10", "their sum"]),
         ([SHORT, LONG], {"max_seq_length": 64}, ["max_seq_length 64", "no effect"]),
         ([SHORT | {"max_seq_length": 513}, LONG], {}, ["phase 1:", "513"]),
-        ([SHORT, LONG | {"gradient_accumulation_steps": 3}], {}, ["phase 2:", "128"]),
         ([SHORT, LONG | {"schedule": "linear"}], {"lr_decay_power": 0.5}, ["phase 2:"]),
         ([SHORT, LONG], {"objective": "two_stage"}, ["two_stage", "phases"]),
         ([], {"sample_steps": 5, "electra_objective": False}, ["sample_steps", "mlm"]),
@@ -124,11 +123,3 @@ def test_impossible_phases_are_refused(parts, hparams, words):
 def test_notes():
     (note,) = make(SHORT, LONG, num_warmup_steps=500).notes()
     assert "num_warmup_steps (500)" in note and "(100) in phase 2" in note
-
-    def of_chunks(size):
-        overrides = {"attention_chunk_size": size}
-        return make(SHORT, LONG, model_hparam_overrides=overrides).notes()
-
-    assert of_chunks(0) == of_chunks(255) == make(SHORT, LONG).notes()
-    (note,) = set(of_chunks(256)) - set(of_chunks(255))
-    assert "attention_chunk_size (256)" in note

@@ -81,7 +81,7 @@ def hugging_face(configs, tmp_path_factory):
     def export(name):
         out, folder = tmp_path_factory.mktemp(name), Path(configs[name].trial_dir(1))
         task = finetuned_task.read_task(folder, task_name(name))
-        other_libraries.write_task(task, folder, out, log=lambda line: None)
+        other_libraries.write_task(task, out, log=lambda line: None)
         return out / task_name(name)
 
     return export
@@ -209,8 +209,8 @@ def test_serving_without_electra_tf(exports, tmp_path):
     for name in ("cola", "chunk"):
         assert "ok" in answers[name][3]
         assert "from 0 to] [59]" in answers[name][4]["message"]
-    assert "as many rows" in answers["sts"][3]["message"]
-    assert "questions and contexts" in answers["squad"][3]["message"]
+    assert "text and text_b have rows" in answers["sts"][3]["message"]
+    assert "question and context have rows" in answers["squad"][3]["message"]
     assert "from 5 to 32 tokens" in answers["squad"][4]["message"]
     assert "ok" in answers["plain"][4]  # Only the joint head needs as many.
     outputs = answers["chunk"][0]["ok"]
@@ -249,13 +249,13 @@ def test_model_of_a_request(data, configs):
     for change, words in (
         ({"what": "squad"}, "several models for squad: other_1, squad"),
         ({"what": "detecter"}, "cola, squad, sts"),
-        ({"init_checkpoint": str(data)}, "not the directory of a fine-tuned model"),
         ({"hparams": {"precision": "x"}}, "--hparams does not go with --what cola"),
     ):
         with pytest.raises(UserError, match=words):
             finetuned_task.trial_dir_of(request._replace(**change))
-    with pytest.raises(UserError, match="was not fine-tuned on 'squad'"):
-        finetuned_task.read_task(folder, "squad")
+    for place in (folder, data):
+        with pytest.raises(UserError, match="was not fine-tuned on 'squad'"):
+            finetuned_task.read_task(place, "squad")
 
 
 @pytest.mark.thorough
@@ -285,7 +285,7 @@ def test_exports_read_the_tables_of_their_trial(data, tmp_path, kind):
     task = finetuned_task.read_task(folder, "own")
     made = {"own": saved_model.TASKS[kind](task)}
     [saved] = saved_model.write_saved_models(made, task.source, tmp_path / "s")
-    other_libraries.write_task(task, folder, tmp_path / "hf", log=lambda line: None)
+    other_libraries.write_task(task, tmp_path / "hf", log=lambda line: None)
     found = []
     for path in (folder, saved, tmp_path / "hf" / "own"):
         model = electra_tf.load(path)

@@ -103,7 +103,7 @@ def test_outputs_are_those_of_transformers(converted, folders, name):
     [
         ("joint", "the end by the start"),
         ("at_cls", "no logit of its own for questions without an answer"),
-        ("topics", "leaves 16 labels as they are; this task has 17"),
+        ("topics", "carries 16 labels; this task has 17"),
     ],
 )
 def test_heads_without_an_equal_are_refused(folders, tmp_path, name, reason):
@@ -112,7 +112,7 @@ def test_heads_without_an_equal_are_refused(folders, tmp_path, name, reason):
         labels = tuple(f"label {i}" for i in range(17))
         task = task._replace(facts=task.facts._replace(labels=labels))
     with pytest.raises(UserError, match=reason) as error:
-        other_libraries.write_task(task, folders[name][0], tmp_path / "out")
+        other_libraries.write_task(task, tmp_path / "out")
     assert error.value.exit_code == EXIT_CONFIG
     assert not list(tmp_path.iterdir())
 
@@ -122,7 +122,7 @@ def test_head_that_computes_otherwise_is_not_written(folders, tmp_path, monkeypa
     monkeypatch.setattr(other_libraries, "_SHARP", 2.0**4)
     task = finetuned_task.read_task(*folders["sts"])
     with pytest.raises(UserError, match="electra_tf as fine-tuned"):
-        other_libraries.write_task(task, folders["sts"][0], tmp_path / "out")
+        other_libraries.write_task(task, tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 

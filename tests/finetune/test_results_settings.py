@@ -50,12 +50,12 @@ def test_files_of_tasks_are_identified_by_their_hashes(tmp_path):
     first, added, moved, other, more = (settings(tmp_path, **h) for h in hparams)
     for there in (first, added, moved, more):
         assert changed(there, first) == changed(first, there) == []
-    assert changed(first, other) == ["tasks"]
+    assert changed(first, other) == ["tasks: x: text_a"]
     text = results.changes_text(results.differences(added, other))
-    assert text == 'tasks: x: text_a is "t" there, "s" here (1 in all)'
+    assert text == 'tasks: x: text_a is "t" there, "s" here'
     several = [("keep", "last", "best"), ("init_sha256", "a", "b"), ("seed", 1, None)]
     text = results.changes_text(several)
-    assert text.startswith('keep is "last" there, "best" here (3 in all: keep, the')
+    assert text == 'keep is "last" there, "best" here (all: keep, init_sha256, seed)'
 
 
 def test_path_of_the_weights_does_not_count(tmp_path):
@@ -103,10 +103,10 @@ def test_replaced_weights_differ(tmp_path, is_run):
     Results(*paths, found[0]).add(TrialResult(1, 42, {}, [], 1, {}))
     Results(*paths, found[1]).load()
     for others, name in (
-        (found[2], "the weights of init_checkpoint"),
-        (found[0] | {"vocab_sha256": "other"}, "the vocabulary"),
+        (found[2], "init_sha256"),
+        (found[0] | {"vocab_sha256": "other"}, "vocab_sha256"),
     ):
-        with pytest.raises(UserError, match=f"other settings: the hash of {name} is"):
+        with pytest.raises(UserError, match=f"other settings: {name} is"):
             Results(*paths, others).load()
 
 
@@ -121,11 +121,11 @@ def test_trial_continues_with_the_same_settings(tmp_path):
     begun = checkpoints()
     begun.save(5, {"global_step": tf.Variable(5)})
     saved = begun.newest_intact()
-    trial._check_settings(checkpoints(log_steps=7), saved)
+    trial._check_is_same(checkpoints(log_steps=7), saved)
     # After a number that was not finite, a trial may continue without it.
-    trial._check_settings(checkpoints(on_nonfinite="skip"), saved)
+    trial._check_is_same(checkpoints(on_nonfinite="skip"), saved)
     for hparams in ({"seed": 1}, {"keep": "best", "eval_every_steps": 5}):
         with pytest.raises(UserError, match="model.ckpt-5") as caught:
-            trial._check_settings(checkpoints(**hparams), saved)
+            trial._check_is_same(checkpoints(**hparams), saved)
         for text in ("model_dir", "there", "here"):
             assert text in str(caught.value)

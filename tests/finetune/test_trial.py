@@ -55,8 +55,8 @@ def test_trial_continues_when_its_initial_model_was_moved(tmp_path):
     known = {"init_sha256": "a", "task_names": ["x"], "tasks": {}}
 
     def checkpoints(path, digest):
-        identity = {"init_checkpoint": path, "features": digest}
-        return Checkpoints(tmp_path, identity=identity, settings=known)
+        settings = known | {"init_checkpoint": path}
+        return Checkpoints(tmp_path, identity={"features": digest}, settings=settings)
 
     begun = checkpoints("data/m", "1")
     begun.save(5, {"global_step": tf.Variable(5)})

@@ -31,9 +31,7 @@ def sleep(task, folder):
 
 def build(path, runner=Runner(), work=write, settings=SETTINGS, tasks=TASKS):  # noqa: B008
     """Name -> content of what the job made."""
-    with job_folder.opened(
-        str(path), settings, lambda name: name.endswith(".txt")
-    ) as folder:
+    with job_folder.opened(str(path), settings) as folder:
         if not folder.is_finished:
             folder.begin()
             sizes = [1] * len(tasks)

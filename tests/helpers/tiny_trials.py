@@ -29,10 +29,8 @@ PLAIN = {
 SQUAD = {"doc_stride": 7, "max_query_length": 5, "max_answer_length": 4}
 
 
-NO_NULL = SQUAD | JOINT | {"answerable_classifier": False, "task_names": ["squadv1"]}
-NO_START = NO_NULL | {"model_dir": "no_start", "answerable_classifier": True}
-NO_START |= {"answerable_uses_start_logits": False}
 AT_CLS = SQUAD | PLAIN | {"answerable_classifier": True, "model_dir": "at_cls"}
+NO_START = AT_CLS | {"model_dir": "no_start", "answerable_uses_start_logits": False}
 TOPICS = ("art", "law", "sea")
 
 
@@ -87,7 +85,7 @@ def write_trials(data):
     texts, _, _ = write_run(data, {"task_names": names} | topics_task(data))
     found = {name: (Path(texts.trial_dir(1)), name) for name in names}
     heads = {"joint": SQUAD | JOINT, "plain": SQUAD | PLAIN, "at_cls": AT_CLS}
-    for name, hparams in (heads | {"no_null": NO_NULL, "no_start": NO_START}).items():
+    for name, hparams in (heads | {"no_start": NO_START}).items():
         config, _, _ = write_run(data, hparams)
         found[name] = Path(config.trial_dir(1)), *config.task_names
     return found

@@ -34,12 +34,13 @@ def kept(tmp_path, documents, **wanted):
     verdicts = None
     if chosen.compare:
         portions = units.portions(text.units, 1)  # one for each unit
-        plan = Plan(str(tmp_path), settings, 1, False, "", str(random.random()))
+        firsts = tuple(portion[0].index for portion in portions)
+        identity = str(random.random())
+        plan = Plan(str(tmp_path), settings, 1, False, "", identity, firsts)
         for task in enumerate(portions):
             dataset_building.number_documents(plan, task, str(tmp_path))
-        firsts = [portion[0].index for portion in portions]
-        filters.compare(str(tmp_path), firsts, chosen, str(tmp_path))
-        verdicts = filters.Verdicts(str(tmp_path), plan.identity)
+        filters.compare(str(tmp_path), len(firsts), chosen, str(tmp_path))
+        verdicts = filters.Verdicts(str(tmp_path), identity, firsts)
     found, dropped = [[]], Counter()
     for unit in text.units:
         own = verdicts and verdicts.of(unit)

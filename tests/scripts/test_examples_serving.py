@@ -34,15 +34,13 @@ def server():
     flags = [f"--model={name}={path.parent}" for name, path in exports.items()]
     command = [sys.executable, SERVING / "server.py", "--port=0", *flags]
     env = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
-    pipes = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     process = subprocess.Popen(command, **pipes, env=env, text=True)
     try:
         line = process.stdout.readline()
         assert line.startswith("Serving encoder, detector on http://127.0.0.1:"), line
         yield line.split()[-1]
         process.terminate()
-        lines = process.stderr.read().splitlines()
-        assert all('"POST ' in x or '"GET ' in x for x in lines)  # none of TensorFlow's
     finally:
         process.kill()
         process.wait(20)

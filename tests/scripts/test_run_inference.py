@@ -71,34 +71,19 @@ def test_detect_shows_corrupted_passages_in_the_terminal(electra, tmp_path):
     assert "Stopped after 2 passages: --max-passages." in run.stderr
 
 
-def test_report_and_comparison_of_runs(electra, tmp_path):
-    first, second = (tmp_path / "models" / name for name in ("first", "second"))
-    for folder, auc in ((first, 0.625), (second, None)):  # null: it was not finite
-        shutil.copytree(electra, folder)
-        results = {"global_step": 12, "metrics": {"loss": 2.5, "disc_auc": auc}}
-        (folder / "results").mkdir()
-        (folder / "results/unsup_results.json").write_text(json.dumps(results))
-    config = json.loads((second / "config.json").read_text())
-    (second / "config.json").write_text(json.dumps(config | {"learning_rate": 1e-4}))
+def test_report(electra, tmp_path):
+    folder = shutil.copytree(electra, tmp_path / "models" / "first")
+    results = {"global_step": 12, "metrics": {"loss": 2.5, "disc_auc": 0.625}}
+    (folder / "results").mkdir()
+    (folder / "results/unsup_results.json").write_text(json.dumps(results))
     shutil.copy(electra.parents[1] / "vocab.txt", tmp_path)
     (tmp_path / "in.txt").write_text("\n".join(PASSAGES))
-    run = infer("report", "--model", first, "--input", tmp_path / "in.txt")
-    assert f"Written to {first / 'report.html'}" in run.stdout
-    page = (first / "report.html").read_text()
+    run = infer("report", "--model", folder, "--input", tmp_path / "in.txt")
+    assert f"Written to {folder / 'report.html'}" in run.stdout
+    page = (folder / "report.html").read_text()
     assert "0.6250" in page and "data:image/png;base64," in page
     assert "drawn at temperature 1" in page
     assert page.count("<p") >= 2 + len(PASSAGES)
-
-    where = ("--data-dir", tmp_path, "--model-name")
-    infer("report", *where, "first,second")
-    page = (tmp_path / "models" / "comparison.html").read_text()
-    assert "<th>learning_rate</th><td>0.002</td><td>0.0001</td>" in page
-    assert "<th>disc_auc</th><td>0.6250</td><td></td>" in page
-    assert page.count("<tr>") < 20 and "model_dir" not in page
-    assert "data:image/png;base64," in page
-    page = tmp_path / "page.html"
-    run = infer("report", *where, "first,none", "--output", page, code=2)
-    assert "none is not one" in run.stderr and not page.exists()
 
 
 # Scores.
@@ -230,8 +215,6 @@ def test_rerank_in_kaldi_form(electric, scorer, tmp_path):
         ("rerank --model=/no --nbest=/no --weight=-1", 1, "non-negative"),
         ("score --model=/no --data-dir=x --input=/dev/null", 1, "--model alone"),
         ("detect --data-dir=/no --model-name=m", 2, "/no/models/m is neither"),
-        ("detect --model=/no --seed=3", 1, "--seed is for --corrupt"),
-        ("detect --model=/no --format=jsonl --threshold=.3", 1, "marks nothing"),
         ("detect --model=/no --input=/", 2, "A directory goes with --output-dir"),
         ("score --model=/no --output=setup.py/x", 73, "cannot write"),
         ("report --model=/no", 2, "and /no is not one"),

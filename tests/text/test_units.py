@@ -126,7 +126,6 @@ def test_json_lines_in_archives(tmp_path, name):
             f.addfile(member, io.BytesIO(data))
     assert texts(tmp_path) == LINES[:4]
     found = units.file_corpus(str(tmp_path))
-    assert found.blanks_separate_docs() is None
     [unit] = found.units
     records = [reader.is_record for reader in read_all(unit)]
     assert records == [True] * 3 + [False]
@@ -224,15 +223,6 @@ def test_data_sets_of_the_package_datasets(tmp_path):
         texts(tmp_path)
     (tmp_path / "test" / "state.json").write_text("{}")
     assert "state.json does not describe" in refused(tmp_path / "test")
-
-
-def test_where_blank_lines_end_documents(tmp_path):
-    (tmp_path / "a.txt").write_text("text\n")
-    assert units.file_corpus(str(tmp_path)).blanks_separate_docs() is True
-    (tmp_path / "b.jsonl").write_bytes(json_lines(["text"]))
-    assert units.file_corpus(str(tmp_path)).blanks_separate_docs() is None
-    (tmp_path / "a.txt").unlink()
-    assert units.file_corpus(str(tmp_path)).blanks_separate_docs() is False
 
 
 # Files that are refused.

@@ -55,7 +55,6 @@ class TestVocabulary:
         [
             (b"", "is empty"),
             (b"\n \r\n", "is empty"),
-            (b"\xef\xbb\xbf" + GOOD.encode(), "byte order mark"),
             (GOOD.encode("utf-16"), "byte 0xff at position 0 is not UTF-8"),
             (GOOD.encode() + b"\ncaf\xe9\n", "line 8: byte 0xe9 at position 3"),
             (GOOD.replace("[UNK]", "oov").encode(), "[UNK] not among its 7"),
@@ -76,6 +75,11 @@ class TestVocabulary:
         assert str(path) in str(e.value)
         assert len(str(e.value).splitlines()) <= 3
         assert e.value.exit_code == 2
+
+    def test_a_byte_order_mark_is_no_part_of_a_token(self, tmp_path):
+        path = tmp_path / "vocab.txt"
+        path.write_bytes(b"\xef\xbb\xbf" + self.GOOD.encode())
+        assert Vocabulary.load(path).tokens == tuple(self.GOOD.split())
 
     def test_blank_lines_are_tokens_that_no_text_has(self, tmp_path):
         """Every Chinese vocabulary of BERT has U+2028 on a line of its own."""
