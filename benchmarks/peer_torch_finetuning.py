@@ -24,7 +24,7 @@ def main():
     parser.add_argument("--model", required=True)
     parser.add_argument("--data", help="a folder with train.tsv and dev.tsv")
     parser.add_argument("--texts", help="a file with a text a line")
-    parser.add_argument("--output", required=True)
+    parser.add_argument("--output", required=True, help="a folder")
     parser.add_argument("--padding", choices=("longest", "max_length"))
     parser.add_argument("--batch-size", type=int, default=32)
     flags = parser.parse_args()
@@ -100,7 +100,8 @@ def predict(flags) -> None:
         "text-classification", model=flags.model, batch_size=flags.batch_size
     )
     texts = Path(flags.texts).read_text(encoding="utf-8").splitlines()
-    with open(flags.output, "w", encoding="utf-8") as file:
+    os.makedirs(flags.output)
+    with open(f"{flags.output}/labels.tsv", "w", encoding="utf-8") as file:
         for answer in pipeline(texts, truncation=True, max_length=128):
             print(answer["label"], answer["score"], sep="\t", file=file)
 

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole commands beside PyTorch with transformers: fine-tuning and prediction.
+
+    python benchmarks/finetuning_command.py --data RTE/train.tsv --texts sentences.txt
+
+Seconds from the start of a process to its end, and of all its threads. Both sides start
+from the same random ELECTRA-Small, in turns: one epoch on 640 pairs of sentences and
+the score on 200 others, then predictions for each line of --texts.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+from absl import flags
+from measurement import ROOT, in_turns, machine, median, print_table, save
+from preparation import train_vocabulary
+
+from electra_tf import cli, startup
+from electra_tf.errors import UserError
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("data", None, "RTE's train.tsv, of GLUE.", required=True)
+flags.DEFINE_string("texts", None, "A file with a short text a line.", required=True)
+flags.DEFINE_integer("repeats", 3, "Runs of each command.", lower_bound=1)
+flags.DEFINE_string("json", None, "File for all that was measured.")
+
+TRAIN, DEV = 640, 200
+OURS, PEER = "electra_tf", "PyTorch"
+
+
+def main(_):
+    startup.import_tensorflow()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        model = write_model(folder)
+        write_data(folder)
+        print(machine(), flush=True)
+        results = {}
+        for what, sides in commands(folder, model).items():
+            makers = {
+                f"{what}, {side}": partial(run, command, folder / f"{side}.log")
+                for side, command in sides.items()
+            }
+            results |= in_turns(makers, FLAGS.repeats, progress_line)
+    save(FLAGS.json, results)
+    columns = {
+        "command": lambda name, _: name,
+        "s, median": lambda _, runs: f"{median(runs, 'seconds'):.1f}",
+        "minimum": lambda _, runs: f"{min(run['seconds'] for run in runs):.1f}",
+        "CPU s": lambda _, runs: f"{median(runs, 'cpu_seconds'):.1f}",
+    }
+    print_table(results.items(), columns)
+
+
+def write_model(folder: Path) -> Path:
+    """ELECTRA-Small with random weights, for transformers and so for both sides."""
+    from electra_tf.config.pretraining import PretrainingConfig
+    from electra_tf.interop import huggingface
+    from electra_tf.interop.checkpoint import StoredModel, empty_pretrainer
+    from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
+
+    vocab_file = folder / "vocab.txt"
+    train_vocabulary(ROOT / "examples" / "corpus", vocab_file, 8000)
+    vocab = Vocabulary.load(vocab_file)
+    hparams = {"vocab_size": len(vocab), "vocab_file": str(vocab_file)}
+    config = PretrainingConfig.from_hparams(str(folder), "random", hparams)
+    weights = {v.path: v.numpy() for v in empty_pretrainer(config, vocab).variables}
+    stored = StoredModel(config, vocab, TokenizerConfig(), weights, {}, 0, "random")
+    huggingface.write_huggingface(
+        stored, "discriminator", folder / "model", log=lambda _: None
+    )
+    return folder / "model" / "discriminator"
+
+
+def write_data(folder: Path) -> None:
+    """The first examples of RTE as training and dev set."""
+    head, *rows = Path(FLAGS.data).read_text(encoding="utf-8").splitlines()
+    if len(rows) < TRAIN + DEV:
+        raise UserError(f"--data {FLAGS.data}: {len(rows)} rows, {TRAIN + DEV} needed.")
+    for name, part in (("train", rows[:TRAIN]), ("dev", rows[TRAIN : TRAIN + DEV])):
+        text = "\n".join([head, *part])
+        (folder / f"{name}.tsv").write_text(f"{text}\n", encoding="utf-8")
+
+
+def commands(folder: Path, model: Path) -> dict[str, dict[str, list[str]]]:
+    """What -> side -> command."""
+
+    def train(name: str, epochs: float, **columns) -> list[str]:
+        task = {"type": "classification", "label": "label", **columns}
+        task |= {split: str(folder / f"{split}.tsv") for split in ("train", "dev")}
+        hparams = {"task_names": [name], "tasks": {name: task}, "num_trials": 1}
+        hparams |= {"init_checkpoint": str(model), "num_train_epochs": epochs}
+        command = [str(ROOT / "run_finetuning.py"), f"--hparams={json.dumps(hparams)}"]
+        return [*command, f"--data-dir={folder}", f"--model-name={name}"]
+
+    run(train("single", 0.1, text_a="sentence1"), folder / "single.log")
+    trial = folder / "models" / "single" / "finetuning_models" / "single_model_1"
+    predict = [str(ROOT / "run_inference.py"), "predict", f"--model={trial}"]
+    predict += [f"--input={FLAGS.texts}", f"--output={folder}/ours.jsonl"]
+    peer = [str(ROOT / "benchmarks" / "peer_torch_finetuning.py")]
+    options = [f"--model={model}", f"--output={folder}/peer", f"--data={folder}"]
+    options += [f"--texts={FLAGS.texts}"]
+    return {
+        "fine-tuning": {
+            OURS: train("pairs", 1, text_a="sentence1", text_b="sentence2"),
+            f"{PEER}, max_length": [*peer, "train", *options, "--padding=max_length"],
+            f"{PEER}, longest": [*peer, "train", *options, "--padding=longest"],
+        },
+        "prediction": {OURS: predict, PEER: [*peer, "predict", *options]},
+    }
+
+
+def run(command: list[str], log: Path) -> dict:
+    """Runs a script to its end; its output goes to a file."""
+    # A finished trial would not be made again.
+    shutil.rmtree(log.parent / "models" / "pairs", ignore_errors=True)
+    shutil.rmtree(log.parent / "peer", ignore_errors=True)
+    started, before = time.perf_counter(), os.times()
+    with log.open("w") as output:
+        streams = {"stdout": output, "stderr": subprocess.STDOUT}
+        done = subprocess.run([sys.executable, *command], **streams, check=False)
+    if done.returncode:
+        raise UserError(f"{' '.join(command)} failed:\n{log.read_text()[-2000:]}", 1)
+    seconds, after = time.perf_counter() - started, os.times()
+    cpu = after.children_user - before.children_user
+    cpu += after.children_system - before.children_system
+    return {"seconds": seconds, "cpu_seconds": cpu}
+
+
+def progress_line(name: str, result: dict) -> str:
+    return f"  {name}: {result['seconds']:.1f} s"
+
+
+if __name__ == "__main__":
+    cli.run(main)
