@@ -14,7 +14,6 @@ import shutil
 import tempfile
 from typing import Any
 
-import electra_tf
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.data import dataset_building, word_counting
 from electra_tf.data.record_making import BuildSettings
@@ -109,7 +108,6 @@ def build_dataset(
         os.fspath(output_dir),
         settings,
         num_processes=num_processes,
-        tool_version=electra_tf.__version__,
     )
     folder = os.fspath(output_dir)
     for source in (vocab.path, settings_path(vocab.path)):

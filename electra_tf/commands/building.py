@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
-import electra_tf
 from electra_tf import cli
 from electra_tf.commands.shared_flags import define_runner
 from electra_tf.data import dataset_building
@@ -134,7 +133,6 @@ def define_flags() -> Callable[..., None]:
             settings,
             num_processes=FLAGS.num_processes,
             num_shards=FLAGS.num_out_files,
-            tool_version=electra_tf.__version__,
             beam_args=options,
         )
 

@@ -79,8 +79,7 @@ class FinetuningConfig(RunConfig):
     )
     class_weights: dict[str, Any] = setting(
         {},
-        "Factors of the losses of classes, for the original's classification tasks: "
-        "name -> a list, {class: weight} or balanced.",
+        "Factors of the losses of classes: task -> list, {class: weight} or balanced.",
     )
     data_source: str = setting(
         "files",

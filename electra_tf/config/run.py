@@ -211,11 +211,6 @@ class RunConfig(metaclass=_Resolved):
                 f"max_position_embeddings {limit}; lower it, or raise the latter in "
                 "model_hparam_overrides"
             )
-        if self.train_batch_size % self.gradient_accumulation_steps:
-            raise UserError(
-                f"gradient_accumulation_steps {self.gradient_accumulation_steps} does "
-                f"not divide train_batch_size {self.train_batch_size}"
-            )
 
     @property
     def results_json(self) -> str:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+import electra_tf
 from electra_tf.data import filters, record_index, token_counts
 from electra_tf.data.record_making import (
     BuildSettings,
@@ -88,7 +89,6 @@ def build(
     settings: BuildSettings,
     num_processes: int = 1,
     num_shards: int | None = None,
-    tool_version: str = "",
     beam_args: str | None = None,
 ) -> dict:
     """Builds the shards of a corpus and their manifest; returns the manifest.
@@ -119,7 +119,7 @@ def build(
             print(shown(message), flush=True)
             return folder.state
         state = folder.state or {
-            "tool_version": tool_version,
+            "tool_version": electra_tf.__version__,
             "num_shards": num_shards or _choose_num_shards(text, settings),
         }
         folder.begin(state)

@@ -42,6 +42,7 @@ LINES = "lines"  # of text
 # Characters of the data that a message shows.
 _SHOWN = 200
 _SAMPLE = 10_000  # lines that separator and quotes of a table are recognised from
+csv.field_size_limit(sys.maxsize)
 Row = dict[str | None, Any]  # by column; cells beyond the header's are under None
 Columns = tuple[str, ...]
 
@@ -381,7 +382,6 @@ def _csv_rows(
     name: str, lines: Iterator[str], sign: str
 ) -> Iterator[tuple[int, list[str]]]:
     """(line where it begins, cells) of each row."""
-    csv.field_size_limit(sys.maxsize)
     ended = (f"{line}\n" for line in lines)
     reader = csv.reader(ended, delimiter=sign, strict=True)
     first = 1
@@ -425,25 +425,19 @@ def _check_header(
 def _objects(
     name: str, lines: Iterator[str], skipped: int
 ) -> Iterator[tuple[str, Row]]:
-    is_first = True
     for number, line in enumerate(lines, start=1 + skipped):
         if not line.strip():
             continue
-        where = f"{name}, line {number}"
-        if is_first and line.lstrip().startswith("["):
-            raise UserError(
-                f"{where}: a JSON array; .jsonl has one object {{...}} on each line."
-                f"\nConvert it: jq -c '.[]' {Path(name).name}"
-            )
+        where, problem = f"{name}, line {number}", "not an object {...}"
         try:
             found = json.loads(line, parse_constant=_missing)
         except JSON_ERRORS as error:
-            hint = f"\nOne object a line: jq -c . {Path(name).name} > new.jsonl"
-            is_cut = is_first and line.strip() == "{"
-            raise UserError(f"{where}: {error}{hint * is_cut}") from None
+            found, problem = None, str(error)
         if not isinstance(found, dict):
-            raise UserError(f"{where}: not an object {{...}}.")
-        is_first = False
+            raise UserError(
+                f"{where}: {problem}.\nA line of .jsonl is an object; convert other "
+                f"JSON: jq -c . {Path(name).name} > new.jsonl (an array: jq -c '.[]')"
+            )
         yield where, _flat(found)
 
 
@@ -505,11 +499,8 @@ def whole_rows(
         elif columns is None:
             missing = next(name for name in choices[0] if name not in there)
             only = ", ".join(name for name in map(str, row) if name in there)
-            what = (
-                f"value in column {missing!r} (null)"
-                if missing in row
-                else (f"column {missing!r}")
-            )
+            what = f"column {missing!r}"
+            what = f"value in {what} (null)" if missing in row else what
             bad(where, f"no {what}, only {only or 'nothing'}")
         elif chosen and columns[: len(chosen)] != chosen[: len(columns)]:
             here, before = (", ".join(names) for names in (columns, chosen))
@@ -554,10 +545,8 @@ def no_text(row: Row, columns: Columns) -> str | None:
 
 def text_fields(row: Row, columns: Columns, identity: Columns) -> dict[str, Any]:
     """id, text and text_b of a row, as far as it has them."""
-    texts_of = zip(("text", "text_b"), columns, strict=False)
-    return identity_of(row, identity) | {
-        name: str(row[column]) for name, column in texts_of
-    }
+    pairs = zip(("text", "text_b"), columns, strict=False)
+    return identity_of(row, identity) | {k: str(row[c]) for k, c in pairs}
 
 
 def identity_of(row: Mapping[str | None, Any], columns: Columns) -> dict[str, Any]:
@@ -596,11 +585,8 @@ def printed(text: str) -> Any:
         parts[place] = ", " if is_inside and not part.strip() else part
     try:
         found = ast.literal_eval("".join(parts))
-        return (
-            [*found]
-            if isinstance(found, (tuple, set))
-            else (found if isinstance(found, (list, dict)) else None)
-        )
+        found = [*found] if isinstance(found, (tuple, set)) else found
+        return found if isinstance(found, (list, dict)) else None
     except (ValueError, SyntaxError):
         inner = text.strip()
         is_list = inner[:1] == "[" and inner[-1:] == "]" and len(parts) == 1

@@ -192,10 +192,7 @@ class MultilabelTask(TextTask):
 
     def wrong_label(self, label: tuple[str, ...]) -> str | None:
         """What is wrong with the labels of a text."""
-        unknown = [name for name in label if name not in self.labels]
-        if not unknown:
-            return None
-        return f"unknown label {shown(unknown[0])}; there are {', '.join(self.labels)}"
+        return next(filter(None, map(super().wrong_label, label)), None)
 
     def answer_features(self, example) -> dict[str, Any]:
         """The features of the right answer."""

@@ -89,10 +89,13 @@ def differences(
     stored, ours = (
         _flat({k: v for k, v in x.items() if k not in ignored}) for x in (stored, ours)
     )
+    names = sorted({*stored, *ours})
+    changed = [n for n in names if stored.get(n) != ours.get(n)]
     return [
         (name, stored.get(name), ours.get(name))
-        for name in sorted({*stored, *ours})
-        if stored.get(name) != ours.get(name)
+        for name in changed
+        # Hashes of data are compared as far as both sides have them.
+        if name.partition(":")[0] != DATA or (name in stored and name in ours)
     ]
 
 
@@ -197,29 +200,13 @@ class Results:
                 f"{path} is not a results file: {error!r}\nMove it away.",
                 EXIT_DAMAGED,
             ) from None
-        data = stored.pop(DATA, {})
-        changed = differences(stored, self.settings, {DATA})
-        if changed:
+        if changed := differences(stored, self.settings):
             raise UserError(
-                f"{path} holds results of other settings: {changes_text(changed)}"
-                ".\n"
+                f"{path} holds results of other settings: {changes_text(changed)}.\n"
                 'Set "model_dir" to a new place, or move those results and models away.'
             )
-        self._check_data(path, data)
+        self.settings.setdefault(DATA, stored.get(DATA, {}))
         return {result.trial: result for result in trials}
-
-    def _check_data(self, path: Path, stored: dict[str, dict[str, str]]) -> None:
-        """Refuses results on data that have changed, as far as both sides are known."""
-        ours = self.settings.setdefault(DATA, stored)
-        for task, splits in stored.items():
-            for split, value in splits.items():
-                if ours.get(task, {}).get(split, value) != value:
-                    raise UserError(
-                        f"{path} holds results on other data: {split} of {task}, or "
-                        "the class that reads it, has changed since.\n"
-                        'Set "model_dir" to a new place, or move those results and '
-                        "models away."
-                    )
 
     def add(self, result: TrialResult) -> None:
         """Adds or replaces a trial and writes both files, or the trial's own one."""

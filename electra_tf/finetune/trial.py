@@ -58,6 +58,7 @@ from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.train import loop, optimization
 from electra_tf.train import step as training_step
 from electra_tf.train.distribution import Placement
+from electra_tf.train.reporting import read_metrics
 from electra_tf.train.supervisor import StopRequest
 
 # In a trial's directory, what a training goes on from where the best weights stay.
@@ -472,8 +473,7 @@ _EVALUATIONS = "evaluations.jsonl"
 def read_evaluations(directory: str | os.PathLike) -> list[dict[str, Any]]:
     """The evaluations in the directory of a trial."""
     path = Path(directory) / _EVALUATIONS
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else ()
-    return [json.loads(line) for line in lines]
+    return [*read_metrics(path)] if path.is_file() else []
 
 
 class Evaluations:

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from electra_tf.config.objectives import BASELINE
 from electra_tf.model.transformer_layer import initializer
-from electra_tf.pretrain import masking, metric_sums, metrics
+from electra_tf.pretrain import masking, metrics
 from electra_tf.pretrain.generator import weighted_mean
 from electra_tf.pretrain.objectives import Electra
 
@@ -83,9 +83,12 @@ class Adversarial(Electra):
         return super().total_loss(taught, discriminated)
 
     def sums(self, output, batch):
-        sums = super().sums(output, batch)
-        policy = output.discriminated.policy
-        return sums | metric_sums.policy_sums(policy, batch["masked_lm_weights"])
+        policy, weights = output.discriminated.policy, batch["masked_lm_weights"]
+        return super().sums(output, batch) | {
+            "entropy": tf.reduce_sum(policy.entropy * weights),
+            "reward": tf.reduce_sum(policy.reward * weights),
+            "baseline": tf.reduce_sum(policy.baseline * weights),
+        }
 
 
 def policy_of(

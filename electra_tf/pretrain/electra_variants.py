@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from electra_tf.pretrain import masking, metric_sums, metrics
+from electra_tf.pretrain import masking, metrics
 from electra_tf.pretrain.generator import weighted_mean
+from electra_tf.pretrain.metric_sums import count
 from electra_tf.pretrain.objectives import Electra, Objective
 
 
@@ -100,8 +101,12 @@ class ElectraSentence(Electra):
         return loss + self.settings.sentence_weight * discriminated.sentences.loss
 
     def sums(self, output, batch):
-        sentences = output.discriminated.sentences
-        return super().sums(output, batch) | metric_sums.sentence_sums(sentences)
+        found = output.discriminated.sentences
+        right = (found.logits > 0) == (found.labels > 0)
+        return super().sums(output, batch) | {
+            "sentence_loss": tf.reduce_sum(found.losses),
+            "sentence_correct": count(right, tf.ones_like(found.losses)),
+        }
 
 
 class FrozenGenerator(Electra):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The metrics of pre-training: the original's, as sums that add up over batches.
 
-An objective names those it has (`Objective.metrics`); `metric_sums` forms the
-sums of a batch. Without TensorFlow, because reports and model cards read it, too.
+An objective names those it has (`Objective.metrics`) and forms the sums of a batch
+(`Objective.sums`). Without TensorFlow, because reports and model cards read it, too.
 
 `python -m electra_tf.pretrain.metrics` prints the tables of docs/metrics.md.
 """

@@ -23,7 +23,7 @@ from electra_tf.config.objectives import (
     OBJECTIVES,
     SENTENCE_HEAD,
 )
-from electra_tf.pretrain import metric_sums, metrics
+from electra_tf.pretrain import metrics
 from electra_tf.pretrain.discriminator import (
     DiscriminatorOutput,
     discriminator_head,
@@ -32,6 +32,7 @@ from electra_tf.pretrain.discriminator import (
 )
 from electra_tf.pretrain.generator import GeneratorOutput, MaskedInputs
 from electra_tf.pretrain.masked_lm_head import masked_lm_head
+from electra_tf.pretrain.metric_sums import count, histogram
 from electra_tf.train.metrics import Metric
 
 
@@ -168,8 +169,30 @@ class Objective:
         return model.trainable_variables
 
     def sums(self, output, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """The sums of one batch that `metrics` need: scalars and histograms."""
-        return metric_sums.generator_sums(output, batch)
+        """The sums of one batch that `metrics` need: scalars and histograms.
+
+        They are of a batch or of a part of it, and add up over batches and replicas.
+
+        Args:
+          output: `pretraining.PretrainingOutput` of the batch.
+        """
+        weights, generated = batch["masked_lm_weights"], output.generated
+        right = generated.predictions == batch["masked_lm_ids"]
+        return {
+            "masked": tf.reduce_sum(weights),
+            "masked_correct": count(right, weights),
+            "masked_loss": tf.reduce_sum(generated.per_token_loss * weights),
+            "generator_loss": generated.loss,
+            # Each replica's part of a global batch, whose loss is the sum of theirs.
+            "batches": tf.ones([]) / tf.distribute.get_strategy().num_replicas_in_sync,
+            "loss": output.total_loss,
+        }
+
+
+def sampled_sums(output, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """What SAMPLED_ACCURACY needs besides."""
+    right = output.sampled_ids == batch["masked_lm_ids"]
+    return {"sampled_correct": count(right, batch["masked_lm_weights"])}
 
 
 class MaskedLM(Objective):
@@ -230,8 +253,27 @@ class Electra(Objective):
         return net_logits
 
     def sums(self, output, batch):
-        sums = super().sums(output, batch)
-        return sums | metric_sums.discriminator_sums(output, batch)
+        found = output.discriminated
+        mask = tf.cast(batch["input_mask"], tf.float32)
+        labels = tf.cast(output.is_replaced, tf.int32)
+        right = found.predictions == labels
+        said = tf.cast(found.predictions, tf.float32) * mask
+        fake = tf.cast(labels, tf.float32) * mask
+        sums = super().sums(output, batch) | sampled_sums(output, batch)
+        return sums | {
+            "sequences": tf.cast(tf.shape(labels)[0], tf.float32),
+            "discriminator_loss": found.loss,
+            "disc_loss": tf.reduce_sum(found.per_example_loss),
+            "tokens": tf.reduce_sum(mask),
+            "disc_correct": count(right, mask),
+            "disc_said": tf.reduce_sum(said),
+            "disc_said_correct": count(right, said),
+            "disc_fake": tf.reduce_sum(fake),
+            "disc_fake_correct": count(right, fake),
+            # The original's AUC counts padding as tokens of label 0 and probability 0.
+            "auc": histogram(found.probs * mask, fake, tf.ones_like(mask)),
+            "auc_tokens": histogram(found.probs, fake, mask),
+        }
 
 
 class Electric(Electra):

@@ -17,9 +17,10 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from electra_tf.config.objectives import CORRECTION_HEAD, SELECTION_HEAD
-from electra_tf.pretrain import masking, metric_sums, metrics
+from electra_tf.pretrain import masking, metrics
 from electra_tf.pretrain.generator import weighted_mean
-from electra_tf.pretrain.objectives import Electra, Objective
+from electra_tf.pretrain.metric_sums import count
+from electra_tf.pretrain.objectives import Electra, Objective, sampled_sums
 
 _NEVER = -1e9  # the score of a candidate that is there twice
 
@@ -34,6 +35,19 @@ class TokenPredictions(NamedTuple):
     weights: tf.Tensor  # float32 [B, M], 1 at the positions that count
     loss: tf.Tensor  # scalar: mean over them
     probs: tf.Tensor | None = None  # float32 [B, L], that a token is not copied
+
+    def sums(self) -> dict[str, tf.Tensor]:
+        """What TOKEN_METRICS need."""
+        right = self.predictions == self.targets
+        replaced = tf.cast(self.is_replaced, tf.float32) * self.weights
+        return {
+            "token_mean_loss": self.loss,
+            "token_loss": tf.reduce_sum(self.per_token_loss * self.weights),
+            "predicted_tokens": tf.reduce_sum(self.weights),
+            "token_correct": count(right, self.weights),
+            "predicted_replaced": tf.reduce_sum(replaced),
+            "replaced_correct": count(right, replaced),
+        }
 
 
 def log_with_copying(
@@ -84,8 +98,8 @@ class ReplaceMLM(Objective):
         return tf.reduce_sum(inputs.masked_lm_weights)
 
     def sums(self, output, batch):
-        sums = super().sums(output, batch) | metric_sums.sampled_sums(output, batch)
-        return sums | metric_sums.token_sums(output.discriminated)
+        sums = super().sums(output, batch) | sampled_sums(output, batch)
+        return sums | output.discriminated.sums()
 
 
 class AllTokensMLM(ReplaceMLM):
@@ -175,8 +189,7 @@ class TokenTask(Electra):
         return loss + self.settings.token_weight * discriminated.tokens.loss
 
     def sums(self, output, batch):
-        tokens = output.discriminated.tokens
-        return super().sums(output, batch) | metric_sums.token_sums(tokens)
+        return super().sums(output, batch) | output.discriminated.tokens.sums()
 
 
 class CorrectiveLM(TokenTask):

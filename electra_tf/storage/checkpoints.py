@@ -334,13 +334,11 @@ class BackgroundSaver:
     Attributes:
       checkpoints: where to.
       seconds: how long the last save took, from the copy to the last rename.
-      blocked_seconds: how long training has waited for saves, all together.
     """
 
     def __init__(self, checkpoints: Checkpoints):
         self.checkpoints = checkpoints
         self.seconds = 0.0
-        self.blocked_seconds = 0.0
         self._pool = ThreadPoolExecutor(1, "checkpoint")
         self._future: Future[None] | None = None
         self._step = checkpoints.last_saved_step
@@ -362,24 +360,18 @@ class BackgroundSaver:
         with tf.device("CPU:0"):
             copies = {k: np.array(tf.identity(v)) for k, v in variables.items()}
         self._future = self._pool.submit(self._write, step, copies, started)
-        self.blocked_seconds += time.monotonic() - started
 
     def _write(self, step: int, copies: dict[str, np.ndarray], started: float) -> None:
         self.checkpoints.save(step, copies)
         self.seconds = time.monotonic() - started
 
-    def is_writing(self) -> bool:
-        """Whether a save is under way."""
-        return self._future is not None and not self._future.done()
-
     def check(self) -> None:
         """Raises what a save that has ended failed with."""
-        if not self.is_writing():
+        if self._future and self._future.done():
             self.wait()
 
     def wait(self) -> None:
         """Returns when nothing is being written; raises what the save failed with."""
-        started = time.monotonic()
         future, self._future = self._future, None
         try:
             if future:
@@ -387,8 +379,6 @@ class BackgroundSaver:
         except BaseException:
             self._step = self.checkpoints.last_saved_step
             raise
-        finally:
-            self.blocked_seconds += time.monotonic() - started
 
 
 def differences(

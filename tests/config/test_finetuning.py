@@ -89,7 +89,6 @@ def test_results_follow_an_explicit_model_dir():
         ({"do_train": False, "do_eval": False}, ["do_train", "nothing to do"]),
         ({"layerwise_lr_offset": "new"}, ["layerwise_lr_offset", "fixed"]),
         ({"max_seq_length": 1024}, ["1024", "max_position_embeddings 512"]),
-        ({"train_batch_size": 6, "gradient_accumulation_steps": 4}, ["accumulation"]),
         ({"model_hparam_overrides": {"hidden": 3}}, ["hidden", "did you mean"]),
         ({"tasks": {"mine": "path.tsv"}}, ["mine", "{...}"]),
         ({"length_buckets": ["a"]}, ["length_buckets"]),

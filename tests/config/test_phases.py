@@ -111,7 +111,6 @@ def test_saved_config_is_the_same_run(tmp_path):
         ([SHORT, LONG], {"num_train_steps": 10}, ["num_train_steps 10", "their sum"]),
         ([SHORT, LONG], {"max_seq_length": 64}, ["max_seq_length 64", "no effect"]),
         ([SHORT | {"max_seq_length": 513}, LONG], {}, ["phase 1:", "513"]),
-        ([SHORT, LONG | {"gradient_accumulation_steps": 3}], {}, ["phase 2:", "128"]),
         ([SHORT, LONG | {"schedule": "linear"}], {"lr_decay_power": 0.5}, ["phase 2:"]),
         ([SHORT, LONG], {"objective": "two_stage"}, ["two_stage", "phases"]),
         ([], {"sample_steps": 5, "electra_objective": False}, ["sample_steps", "mlm"]),

@@ -120,7 +120,6 @@ def test_order_of_precedence():
         ({"do_train": False}, ["do_train", "do_eval", "false"]),
         ({"model_name": "other"}, ["model_name"]),
         ({"mask_prob": 0.05, "max_seq_length": 16}, []),
-        ({"train_batch_size": 10, "gradient_accumulation_steps": 4}, []),
         ({"max_seq_length": 513}, ["max_seq_length 513", "max_position_embeddings"]),
         ({"model_hparam_overrides": {"num_attention_heads": 3}}, ["256", "3"]),
         ({"model_size": "base", "generator_hidden_size": 0.3}, ["230", "3"]),

@@ -110,7 +110,7 @@ def test_finished_trials_are_kept_and_other_settings_refused(finetuned, tmp_path
     dev = data / "finetuning_data" / "cola" / "dev.tsv"
     dev.write_text(dev.read_text().replace("x\t1\t", "x\t0\t", 1))
     run = fork(data, "tiny", again | {"num_trials": 2})
-    refused(run, 2, "dev of cola", "model_dir")
+    refused(run, 2, "data: cola: dev", "model_dir")
 
 
 # Several trials.
