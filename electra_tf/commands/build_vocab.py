@@ -134,8 +134,9 @@ def _count_words(config: TokenizerConfig):
 
     text, reading = _CORPUS.read(_ENCODING_ERRORS.value)
     if _CORPUS.tfds.value:
-        tfds = tfds_documents.open_tfds(_CORPUS.tfds.value, reading.tfds_data_dir)
-        source = {"tfds": f"{tfds.name}:{tfds.field}"}
+        spec = _CORPUS.tfds.value
+        name, *_ = tfds_documents.open_tfds(spec, reading.tfds_data_dir)
+        source = {"tfds": f"{name}:{spec.rpartition(':')[2]}"}
     else:
         source = {"corpus_dir": _CORPUS.directory.value, "num_files": text.num_files}
     runner = Runner(_NUM_PROCESSES.value or os.cpu_count(), _BEAM_ARGS())

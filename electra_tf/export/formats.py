@@ -122,13 +122,11 @@ def export(request: ExportRequest) -> str:
 def _check_flags(request: ExportRequest) -> None:
     """Nothing that is asked for is left out without a word."""
     for name in sorted({name for known in FORMATS.values() for name in known.reads}):
-        given = getattr(request, name) != ExportRequest._field_defaults[name]
         takers = [f for f, known in FORMATS.items() if name in known.reads]
-        if given and request.format not in takers:
-            flag = name.replace("_", "-")
+        if getattr(request, name) and request.format not in takers:
             raise UserError(
-                f"--{flag} does not go with --format {request.format}, but with "
-                f"--format {', '.join(takers)}."
+                f"--{name.replace('_', '-')} does not go with --format "
+                f"{request.format}, but with --format {', '.join(takers)}."
             )
 
 

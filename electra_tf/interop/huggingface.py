@@ -235,11 +235,11 @@ def _write_network(
     architecture = ARCHITECTURES[network.head()]
     card = huggingface_card.model_card(network, stored, architecture)
     (folder / "README.md").write_text(card, encoding="utf-8")
-    found = verification.reread(network, read_network(folder), stored.vocab.pad_id)
+    again = read_network(folder)
+    batch, ours, results = verification.reread(network, again, stored.vocab.pad_id)
     if not _peer_installed():
-        return found.results
-    run = _peer(folder, architecture, found.batch)
-    return found.results + _compare_with(run, found.ours)
+        return results
+    return results + _compare_with(_peer(folder, architecture, batch), ours)
 
 
 def _compare_with(

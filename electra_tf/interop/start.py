@@ -19,7 +19,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -134,14 +134,24 @@ def find(
     if saved:
         _check_saved(saved, config, tokenizer, vocab, checkpoints, log)
     elif config.do_eval and not original:
-        start = Start(original=_to_evaluate(config, log))
+        missing = (
+            f"{config.model_dir} has no checkpoint to evaluate.\n"
+            "Check --data-dir and --model-name, set init_checkpoint, or train first."
+        )
+        start = Start(original=_named(config.init_checkpoint, missing, log))
     elif config.init_checkpoint and not original:
         start = Start(initial=readers.find(config.init_checkpoint, log))
         compare.check(start.initial, config, vocab, compare.WARM_START)
     if config.objective == "frozen_generator" and not (
         saved or original or config.do_eval
     ):
-        start = start._replace(generator=_frozen(config, log))
+        missing = (
+            'objective "frozen_generator" needs a generator that is trained.\nSet '
+            'init_generator to a checkpoint or run: of "mlm" in the generator\'s size, '
+            "or of an ELECTRA."
+        )
+        generator = _named(config.init_generator, missing, log)
+        start = start._replace(generator=generator)
     if start.original:
         purpose = compare.EVALUATE if config.do_eval else compare.RESUME
         compare.check(start.original, config, vocab, purpose)
@@ -201,27 +211,13 @@ def _keep_init_checkpoint(
     checkpoints.settings["init_checkpoint"] = there
 
 
-def _frozen(config: PretrainingConfig, log: Callable[[str], None]) -> CheckpointInfo:
-    """The model whose generator a new run takes over."""
-    if config.init_generator is None:
-        raise UserError(
-            'objective "frozen_generator" needs a generator that is trained.\nSet '
-            'init_generator to a checkpoint or run: of "mlm" in the generator\'s size, '
-            "or of an ELECTRA."
-        )
-    return readers.find(config.init_generator, log)
-
-
-def _to_evaluate(
-    config: PretrainingConfig, log: Callable[[str], None]
+def _named(
+    path: str | None, question: str, log: Callable[[str], None]
 ) -> CheckpointInfo:
-    """The init_checkpoint, where the run has no checkpoint of its own."""
-    if config.init_checkpoint is None:
-        raise UserError(
-            f"{config.model_dir} has no checkpoint to evaluate.\n"
-            "Check --data-dir and --model-name, set init_checkpoint, or train first."
-        )
-    return readers.find(config.init_checkpoint, log)
+    """The model at a path; `UserError` with the question where there is none."""
+    if path is None:
+        raise UserError(question)
+    return readers.find(path, log)
 
 
 # Weights of another model.
@@ -235,20 +231,15 @@ class WeightReport(NamedTuple):
     initialised: list[str]
     left_out: list[str]  # of the other model
 
-    def lines(self) -> list[str]:
+    def lines(self) -> Iterator[str]:
         """For the log: parts with their numbers of weights, changes one by one."""
-        kinds = {
-            "Loaded": self.loaded,
-            "Initialised": self.initialised,
-            "Left out": self.left_out,
-        }
-        found = []
-        for title, names in kinds.items():
-            counts = collections.Counter(map(_part, names)).items()
-            if names:
-                text = ", ".join(f"{part} {count}" for part, count in counts)
-                found.append(f"{title}: {text}")
-        return found + [f"Changed: {name}: {how}" for name, how in self.changed.items()]
+        for title in ("loaded", "initialised", "left_out"):
+            counts = collections.Counter(map(_part, getattr(self, title))).items()
+            text = ", ".join(f"{part} {count}" for part, count in counts)
+            if text:
+                yield f"{title.capitalize().replace('_', ' ')}: {text}"
+        for name, how in self.changed.items():
+            yield f"Changed: {name}: {how}"
 
 
 def load_initial(

@@ -186,22 +186,20 @@ def identical(stored: StoredModel, again: StoredModel) -> list[Result]:
     return results
 
 
-class Reread(NamedTuple):
-    """A network and what was written of it, on a fixed batch."""
-
-    batch: dict[str, np.ndarray]
-    ours: dict[str, np.ndarray]  # of the network, as `networks.outputs`
-    results: list[Result]
+Outputs = dict[str, np.ndarray]
 
 
-def reread(network: Network, again: Network, pad_id: int) -> Reread:
+def reread(
+    network: Network, again: Network, pad_id: int
+) -> tuple[Outputs, Outputs, list[Result]]:
     """Compares a network with what its files were read to.
 
-    Raises `UserError` (65) if it does not compute the same.
+    Returns (a fixed batch, the network's `networks.outputs` on it, results).  Raises
+    `UserError` (65) if it does not compute the same.
     """
     batch = fixed_batch(network.shape, pad_id)
     ours, theirs = networks.outputs([network, again], batch)
-    return Reread(batch, ours, compare("electra_tf", ours, theirs))
+    return batch, ours, compare("electra_tf", ours, theirs)
 
 
 def write_networks(
@@ -231,10 +229,6 @@ def write_networks(
     return Path(output_dir)
 
 
-def _greatest(name: str, results: list[Result]) -> dict[str, float]:
-    return {name: max(r.difference for r in results)} if results else {}
-
-
 def write_manifest(
     folder: Path,
     stored: StoredModel,
@@ -247,6 +241,10 @@ def write_manifest(
 
     The greatest difference that was verified excludes what was only measured.
     """
+    greatest: dict[str, float] = {}
+    for r in results:
+        name = "max_difference" + ("_measured" if r.tolerance is None else "")
+        greatest[name] = max(r.difference, greatest.get(name, 0.0))
     content = {
         "format": kind,
         "what": what,
@@ -256,10 +254,7 @@ def write_manifest(
         "vocab_sha256": stored.vocab.sha256,
         **stored.tokenizer_config._asdict(),
         **(facts or {}),
-        **_greatest("max_difference", [r for r in results if r.tolerance is not None]),
-        **_greatest(
-            "max_difference_measured", [r for r in results if r.tolerance is None]
-        ),
+        **greatest,
         "verification": [r._asdict() for r in results],
     }
     manifest.write_manifest(folder, content, _PACKAGES)

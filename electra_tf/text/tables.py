@@ -6,6 +6,7 @@ time; of a column's neighbours nothing is read.
 """
 
 import contextlib
+import itertools
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -166,16 +167,11 @@ class _Arrow:
                 yield reader
 
     def _batches(self, reader: Any, start: int, end: int | None) -> Iterator[Any]:
-        """Yields some of the batches; passing over the others reads nothing of them."""
+        """Some of the batches; passing over the others reads nothing of them."""
         if hasattr(reader, "num_record_batches"):
             last = reader.num_record_batches if end is None else end
-            yield from map(reader.get_batch, range(start, last))
-            return
-        for index, batch in enumerate(reader):
-            if index == end:
-                return
-            if index >= start:
-                yield batch
+            return map(reader.get_batch, range(start, last))
+        return itertools.islice(reader, start, end)
 
     def part_sizes(self) -> list[int]:
         with _damage_named(self._path), self._open(self._column[0]) as reader:

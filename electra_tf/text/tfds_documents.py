@@ -3,30 +3,19 @@
 
 import os
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from electra_tf.errors import UserError
 from electra_tf.text.corpus import TextReader, record
 
 
-class TfdsSource(NamedTuple):
-    """Where `--tfds NAME:FIELD` points: a prepared data set and its text feature.
+def open_tfds(
+    spec: str, data_dir: str | os.PathLike | None = None
+) -> tuple[str, int, int]:
+    """Finds a prepared data set NAME:FIELD; nothing is downloaded.
 
-    Attributes:
-        name: of the data set, with the version that was found.
-        field: the feature that holds a document; "a/b" is b inside a.
-        num_examples: documents in the split "train".
-        num_bytes: size of the split on disk.
-    """
-
-    name: str
-    field: str
-    num_examples: int
-    num_bytes: int
-
-
-def open_tfds(spec: str, data_dir: str | os.PathLike | None = None) -> TfdsSource:
-    """Finds a prepared data set; nothing is downloaded.
+    Returns: its name with the version that was found; the documents and bytes of its
+      split "train".
 
     `data_dir` defaults to the usual place of tensorflow_datasets. Raises UserError for
     a spec without field, a data set that is not there, one without split "train", or
@@ -50,8 +39,7 @@ def open_tfds(spec: str, data_dir: str | os.PathLike | None = None) -> TfdsSourc
             f"Its features: {', '.join(map(str, info.features))}."
         )
     split = info.splits["train"]
-    size = int(split.num_bytes or 0)
-    return TfdsSource(info.full_name, field, split.num_examples, size)
+    return info.full_name, split.num_examples, int(split.num_bytes or 0)
 
 
 def read_tfds_documents(

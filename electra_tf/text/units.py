@@ -261,17 +261,16 @@ def _joined(sizes: Sequence[int], piece_bytes: int) -> Iterator[tuple[int, int, 
 
 def tfds_corpus(spec: str, data_dir: str | None) -> Corpus:
     """The documents of a prepared data set of tensorflow_datasets."""
-    source = tfds_documents.open_tfds(spec, data_dir)
-    count = source.num_examples
+    name, count, num_bytes = tfds_documents.open_tfds(spec, data_dir)
     if not count:
         raise UserError(f"--tfds {spec}: the split train has no documents.")
-    size = max(source.num_bytes, count)
+    size = max(num_bytes, count)
     step = max(1, count * PIECE_BYTES // size)
     units = [
         Unit("tfds", spec, spec, start, end, length * size // count, index)
         for index, (start, end, length) in enumerate(cut(count, step))
     ]
-    listing = f"{source.name}\t{source.field}\t{count}\t{source.num_bytes}"
+    listing = f"{name}\t{spec.rpartition(':')[2]}\t{count}\t{num_bytes}"
     return Corpus(units, count, size, hashlib.sha256(listing.encode()).hexdigest())
 
 

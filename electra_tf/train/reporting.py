@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import mmap
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -80,31 +81,20 @@ def finite(row: Mapping[str, Any]) -> dict[str, Any]:
 def _cut_after(file, step: int) -> None:
     """Cuts a metrics file after the line of `step`, looking from its end."""
     end = file.seek(0, os.SEEK_END)
-    while end:
-        start = _line_start(file, end)
-        file.seek(start)
-        line = file.read(end - start)
-        try:
-            if line.endswith(b"\n") and json.loads(line)["step"] <= step:
-                break
-        except JSON_ERRORS:
-            pass  # A torn or damaged line goes.
-        end = start
+    if not end:
+        return
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        while end:
+            start = content.rfind(b"\n", 0, end - 1) + 1
+            line = content[start:end]
+            try:
+                if line.endswith(b"\n") and json.loads(line)["step"] <= step:
+                    break
+            except JSON_ERRORS:
+                pass  # A torn or damaged line goes.
+            end = start
     file.truncate(end)
     file.seek(end)
-
-
-def _line_start(file, end: int, block: int = 4096) -> int:
-    """Offset of the line that ends at `end`."""
-    position = end - 1  # the line's own newline does not count
-    while position > 0:
-        size = min(block, position)
-        file.seek(position - size)
-        newline = file.read(size).rfind(b"\n")
-        if newline >= 0:
-            return position - size + newline + 1
-        position -= size
-    return 0
 
 
 def read_metrics(path: str | os.PathLike) -> Iterator[dict[str, Any]]:

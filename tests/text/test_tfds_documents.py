@@ -22,8 +22,8 @@ def documents(spec, folder, start=0, end=40):
 
 
 def test_tfds_documents(tfds_dir):
-    source = tfds_documents.open_tfds("tiny_texts:text", tfds_dir)
-    assert (source.name, source.num_examples) == ("tiny_texts/1.0.0", 40)
+    name, count, _ = tfds_documents.open_tfds("tiny_texts:text", tfds_dir)
+    assert (name, count) == ("tiny_texts/1.0.0", 40)
     texts = documents("tiny_texts:text", tfds_dir)
     expected = {f"Page {i}.\n\nAn é in {i}." for i in range(40)}
     assert set(texts) == expected and len(texts) == 40
