@@ -83,6 +83,7 @@ class Part(NamedTuple):
     head: Head
     check: Check  # what the model says to a batch, by the outputs' names
     types: str = NAMES[2]  # the input that segments are read from
+    least_length: int = 2  # of the ids of a text
 
 
 def model_of(part: Part) -> Any:
@@ -105,7 +106,14 @@ def model_of(part: Part) -> Any:
             )
             for name in part.check.inputs
         ],
-        [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in outputs],
+        [
+            helper.make_tensor_value_info(
+                n,
+                TensorProto.INT32 if n.endswith("_index") else TensorProto.FLOAT,
+                None,
+            )
+            for n in outputs
+        ],
         [numpy_helper.from_array(a, name) for name, a in graph.constants.items()],
     )
     opset = helper.make_opsetid("", OPSET)
@@ -139,11 +147,26 @@ def measure(path: Path, check: Check, precision: str) -> list[verification.Resul
     for name, found in zip(names, session.run(None, check.inputs), strict=True):
         expected = check.expected[name]
         counts = mask if expected.shape[:2] == mask.shape else None
+        if name.startswith(("start_top_", "end_top_")):
+            counts = _clear_of_others(name, check.expected)
         gap = verification.difference(expected, found, counts, relative=True)
         quantity, reader = f"{path.stem}/{name}", f"onnxruntime, {precision}"
         results.append(verification.Result(quantity, reader, gap, TOLERANCE[precision]))
     verification.require(results)
     return results
+
+
+def _clear_of_others(name: str, expected: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Which of the best starts or ends no rounding can put in another order."""
+
+    def clear(log_probs):
+        gaps = -np.diff(log_probs, axis=-1, prepend=np.inf, append=log_probs[..., -1:])
+        return np.minimum(gaps[..., :-1], gaps[..., 1:]) > 1e-3
+
+    starts = clear(expected["start_top_log_probs"])
+    if name.startswith("start"):
+        return starts
+    return starts[..., None] & clear(expected["end_top_log_probs"])
 
 
 def export_onnx(request: ExportRequest) -> str:
@@ -186,11 +209,12 @@ def _card(
     what, part = next(iter(parts.items()))
     more = f'batch["{POSITIONS}"] = ids[:, :1] * 0\n' if what == "generator" else ""
     is_qa = "has_impossible" in facts.get("task", {})
+    cls, sep = stored.vocab.cls_id, stored.vocab.sep_id
     return _CARD.format(
         name=stored.name,
         what=what,
         length=part.shape.max_position_embeddings,
-        ids=[stored.vocab.cls_id, stored.vocab.sep_id],
+        ids=f"[{cls}] + [{sep}] * {part.least_length - 1}",
         more=more,
         meaning=_LABELS if facts.get("labels") else _SETTINGS if is_qa else "",
     )
@@ -220,19 +244,19 @@ def _parts(stored: StoredModel, what: str | None) -> dict[str, Part]:
 
 
 def _part_of_task(task: ExportedTask) -> Part:
-    if task.facts.kind == "qa" and task.config.joint_prediction:
-        raise UserError(
-            f"{task.facts.name} scores the end of an answer by its start, which ONNX "
-            'files do not hold.\nTrain with "joint_prediction": false, or use --format '
-            "saved_model."
-        )
+    served = saved_model.TASKS[task.facts.kind](task)
+    check = served.ids_check
+    # With the order of the best, which a SavedModel's own check leaves out.
+    found = served.signatures[check.signature](**check.inputs)
+    expected = {name: np.asarray(value) for name, value in found.items()}
     return Part(
         {v.path: np.asarray(v) for v in task.variables},
         task.config.model_config(),
         of_task(task),
-        saved_model.TASKS[task.facts.kind](task).ids_check,
+        check._replace(expected=expected),
         # Taggers are trained with segment 1 throughout.
         NAMES[1 if task.facts.kind == "tagging" else 2],
+        task.config.beam_size if task.facts.kind == "qa" else 2,
     )
 
 
@@ -263,15 +287,20 @@ def scorer(graph: Graph, hidden: str) -> list[str]:
 
 def generator(graph: Graph, hidden: str) -> list[str]:
     """Scores of all tokens at the masked positions [B, N, V]."""
-    places = graph.op("Unsqueeze", POSITIONS, graph.constant([2]))
-    places = graph.op("Cast", places, to=7)
-    states = graph.op("GatherND", hidden, places, batch_dims=1)
+    states = _states_at(graph, hidden, POSITIONS)
     states = graph.activation(graph.dense(states, f"{GENERATOR_HEAD}dense"))
     states = graph.norm(states, f"{GENERATOR_HEAD}LayerNorm")
     table = graph.weight(f"{ENCODER}embeddings/word_embeddings")
     scores = graph.op("MatMul", states, graph.op("Transpose", table))
     bias = graph.weight(f"{GENERATOR_HEAD}output_bias")
     return [graph.op("Add", scores, bias, output="mlm_logits")]
+
+
+def _states_at(graph: Graph, hidden: str, positions: str) -> str:
+    """The states [B, N, H] at positions [B, N]."""
+    places = graph.op("Unsqueeze", positions, graph.constant([2]))
+    places = graph.op("Cast", places, to=7)
+    return graph.op("GatherND", hidden, places, batch_dims=1)
 
 
 _HEADS = {
@@ -307,14 +336,21 @@ def of_task(task: ExportedTask) -> Head:
         """What `heads.QuestionAnsweringHead` gives when it is not trained."""
         op, penalty = graph.op, _penalty(graph)
         # Layers are named in the order in which they are made.
-        layers, names = iter(f"{scope}{n}" for n in ("", "_1", "_2", "_3")), []
-        for name in ("start_logits", "end_logits"):
-            logits = graph.squeeze(graph.dense(hidden, next(layers)), 2)
-            names.append(op("Add", logits, penalty, output=name))
+        layers = iter(f"{scope}{n}" for n in ("", "_1", "_2", "_3"))
+        starts = graph.squeeze(graph.dense(hidden, next(layers)), 2)
+        starts = op("Add", starts, penalty, output="start_logits")
+        end, names = next(layers), [starts]
+        if task.config.joint_prediction:
+            hidden_layer = f"task_specific/{facts.name}/qa_hidden"
+            beam = hidden, starts, penalty, task.config.beam_size
+            names += _beams(graph, *beam, hidden_layer, end)
+        else:
+            ends = graph.squeeze(graph.dense(hidden, end), 2)
+            names.append(op("Add", ends, penalty, output="end_logits"))
         if task.config.answerable_classifier:
             state = graph.at_cls(hidden)
             if task.config.answerable_uses_start_logits:
-                shares = op("Softmax", names[0])
+                shares = op("Softmax", starts)
                 shares = op("Unsqueeze", shares, graph.constant([1]))
                 expected = graph.squeeze(op("MatMul", shares, hidden), 1)
                 both = op("Concat", state, expected, axis=-1)
@@ -336,3 +372,32 @@ def _penalty(graph: Graph) -> str:
     cls = op("OneHot", constant([0]), length, constant([0, 1], np.float32))
     outside = op("Sub", constant(1, np.float32), op("Add", in_text, cls))
     return op("Mul", outside, constant(IMPOSSIBLE_POSITION, np.float32))
+
+
+def _beams(graph, hidden, starts, penalty, count, hidden_layer, end) -> list[str]:
+    """The best starts and for each the best ends, with their log-probabilities."""
+    op, constant = graph.op, graph.constant
+
+    def best(logits: str, which: str) -> list[str]:
+        names = [f"{which}_top_index", f"{which}_top_log_probs"]
+        log_probs, size = op("LogSoftmax", logits, axis=-1), constant([count])
+        _, where = graph.ops(
+            "TopK", log_probs, size, outputs=[names[1], f"{which}_TopK"]
+        )
+        op("Cast", where, to=6, output=names[0])
+        return names
+
+    names = best(starts, "start")
+    states = _states_at(graph, hidden, names[0])
+    # The layer sees start and end side by side: its product is a sum of two.
+    kernel, halves = graph.weight(f"{hidden_layer}/kernel"), ["OfStart", "OfEnd"]
+    graph.ops("Split", kernel, outputs=halves, axis=0, num_outputs=2)
+    of_start = op("MatMul", states, halves[0])
+    of_start = op("Add", of_start, graph.weight(f"{hidden_layer}/bias"))
+    of_start = op("Unsqueeze", of_start, constant([2]))
+    of_end = op("Unsqueeze", op("MatMul", hidden, halves[1]), constant([1]))
+    pairs = op("Gelu", op("Add", of_start, of_end))
+    scores = graph.squeeze(graph.dense(pairs, end), 3)
+    return names + best(
+        op("Add", scores, op("Unsqueeze", penalty, constant([1]))), "end"
+    )

@@ -31,12 +31,16 @@ class Graph:
 
     def op(self, kind: str, *inputs: str, output: str | None = None, **attributes):
         """Adds a node with one output; returns the output's name."""
+        name = output or f"{kind}_{len(self.nodes)}"
+        return self.ops(kind, *inputs, outputs=[name], **attributes)[0]
+
+    def ops(self, kind: str, *inputs: str, outputs: list[str], **attributes):
+        """Adds a node; returns the names of its outputs."""
         from onnx import helper
 
-        name = output or f"{kind}_{len(self.nodes)}"
-        node = helper.make_node(kind, list(inputs), [name], name, **attributes)
+        node = helper.make_node(kind, list(inputs), outputs, outputs[0], **attributes)
         self.nodes.append(node)
-        return name
+        return outputs
 
     def constant(self, value, dtype=np.int64) -> str:
         """A constant array; returns its name."""
