@@ -43,8 +43,8 @@ _MADE_WITH = ("max_seq_length", "mask_prob", "temperature", "disallow_correct")
 _LFS, _LFS_SIZE = b"version https://git-lfs", 1024
 _OF_TRAINER = re.compile(r"checkpoint-\d+")
 _CONVERTED = (
-    'Convert it with transformers 4: AutoModelForPreTraining.from_pretrained("{0}", '
-    '%s=True).save_pretrained("{0}")'
+    "Convert it with transformers 4: AutoModelForPreTraining (a generator: "
+    'ElectraForMaskedLM).from_pretrained("{0}", %s=True).save_pretrained("{0}")'
 )
 # Ends of the names of files without weights for this program: what they are, remedy.
 _OTHERS = {

@@ -100,8 +100,8 @@ def reading_note(
         return None
     return (
         f"Note: {' and '.join(sorted(changed))} changed in this phase. Examples are "
-        "counted as if it had begun so: some may be left out or read again. A new "
-        "phase goes on where this one stops (docs/phases.md)."
+        "counted as if it had started this way: some may be left out or read again. "
+        "A new phase goes on where this one stops (docs/phases.md)."
     )
 
 
