@@ -44,7 +44,7 @@ def _end_without(parent: int) -> None:
     os._exit(1)
 
 
-class Job(NamedTuple):
+class Commands(NamedTuple):
     """Commands to be run one after the other, each if the one before succeeded.
 
     Attributes:
@@ -60,12 +60,12 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _SHOWN = 5  # last lines of the log of a job that failed without an error message
 
 
-def run_jobs(
-    jobs: Sequence[Job],
+def run_commands(
+    jobs: Sequence[Commands],
     count: int,
     console: Console,
     keep_going: bool = False,
-    on_end: Callable[[Job], None] = lambda job: None,
+    on_end: Callable[[Commands], None] = lambda job: None,
 ) -> int:
     """Runs jobs, `count` at a time, in processes that end with this one.
 
@@ -79,7 +79,7 @@ def run_jobs(
     Returns: 0; else the exit code of the first job that failed, 42 after a signal.
     """
     waiting, codes, asked, told = list(jobs), [], [], set()
-    running: dict[int, tuple[Job, Iterator[Sequence[str]], subprocess.Popen]] = {}
+    running: dict[int, tuple[Commands, Iterator[Sequence[str]], subprocess.Popen]] = {}
     before = {n: signal.signal(n, lambda n, _: asked.append(n)) for n in _SIGNALS}
     try:
         while True:
@@ -138,7 +138,7 @@ def _command(
         )
 
 
-def _report(job: Job, code: int, console: Console) -> None:
+def _report(job: Commands, code: int, console: Console) -> None:
     if code == EXIT_OK:
         console.log(f"{job.name} is finished.")
         return

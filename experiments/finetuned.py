@@ -38,7 +38,7 @@ from electra_tf.errors import UserError
 from electra_tf.finetune import initial_weights
 from electra_tf.finetune.registry import originals_with_data
 from electra_tf.interop.checkpoint import CheckpointInfo
-from electra_tf.processes import Job, run_jobs
+from electra_tf.processes import Commands, run_commands
 from electra_tf.storage.files import atomic_write
 
 _DATA_DIR = cli.define_path("data_dir", None, "Vocabulary, data of tasks and models.")
@@ -85,7 +85,7 @@ class TaskRun(NamedTuple):
         content = json.loads(self.results().read_text(encoding="utf-8"))
         return content["statistics"][self.task]
 
-    def job(self) -> Job:
+    def job(self) -> Commands:
         """The command that makes it; what is finished it does not repeat."""
         command = [
             *(sys.executable, str(ROOT / "run_finetuning.py")),
@@ -93,7 +93,7 @@ class TaskRun(NamedTuple):
             *("--hparams", json.dumps(self._hparams())),
         ]
         log = self.results().with_name(f"{self.task}.log")
-        return Job(self.name, [command], log)
+        return Commands(self.name, [command], log)
 
 
 def given_hparams() -> dict[str, Any]:
@@ -139,7 +139,7 @@ def make(
     One that fails does not keep the others from being made.
     """
     finished: set[str] = set()
-    code = run_jobs(
+    code = run_commands(
         *([run.job() for run in runs], _WORKERS.value, console),
         keep_going=True,
         on_end=lambda job: finished.add(job.name),

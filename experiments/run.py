@@ -35,7 +35,7 @@ from electra_tf.config.run import RunConfig
 from electra_tf.console import Console
 from electra_tf.errors import EXIT_OK, UserError
 from electra_tf.interop.fields import SHAPE
-from electra_tf.processes import Job, run_jobs
+from electra_tf.processes import Commands, run_commands
 from electra_tf.storage.checkpoints import differences
 from electra_tf.storage.files import atomic_write, check_place
 from electra_tf.storage.lock import Lock
@@ -280,7 +280,7 @@ class Experiment:
             for run in self.planned:
                 self.runs.add(run, self.comparison.name)
             self.runs.save()
-            code = run_jobs(self.data.jobs, 1, self.console)
+            code = run_commands(self.data.jobs, 1, self.console)
             if not code:
                 code = self._make(measures)
                 self.console.log(self._report(measures))
@@ -295,7 +295,7 @@ class Experiment:
             if measures.keys() - self.runs.scores(run).keys()
         }
         jobs = [
-            Job(
+            Commands(
                 name,
                 self.commands(run, measures),
                 self.output / "logs" / f"{run.key}.log",
@@ -304,7 +304,7 @@ class Experiment:
         ]
         left = {run.key for run in waiting.values()}
 
-        def finished(job: Job) -> None:
+        def finished(job: Commands) -> None:
             run = waiting[job.name]
             scores = {n: self.score(run, n, m) for n, m in measures.items()}
             self.runs.rows[run.key]["scores"] |= scores
@@ -314,7 +314,7 @@ class Experiment:
             self.console.log(f"{done}/{total} runs")
             self._report(measures)
 
-        return run_jobs(
+        return run_commands(
             *(jobs, _WORKERS.value, self.console),
             keep_going=True,
             on_end=finished,

@@ -16,7 +16,7 @@ from electra_tf.config.model import SIZES
 from electra_tf.config.run import read_config
 from electra_tf.errors import UserError
 from electra_tf.finetune.registry import originals_with_data
-from electra_tf.processes import Job
+from electra_tf.processes import Commands
 from electra_tf.storage.manifest import sha256
 
 # GLUE without WNLI, as the ELECTRA paper reports it: task -> metric.
@@ -84,7 +84,7 @@ class Data(NamedTuple):
     """
 
     directory: Path
-    jobs: list[Job]
+    jobs: list[Commands]
     sha256: dict[str, str] | None
 
 
@@ -103,7 +103,9 @@ def pocket_data(output: Path, corpus: Path, recipe: Mapping[str, Any]) -> Data:
     ]
     commands = [] if vocab.exists() else [build_vocab]
     commands += [] if (records / "manifest.json").exists() else [build]
-    jobs = [Job("Data", commands, output / "logs" / "data.log")] if commands else []
+    jobs = (
+        [Commands("Data", commands, output / "logs" / "data.log")] if commands else []
+    )
     return Data(folder, jobs, None)
 
 

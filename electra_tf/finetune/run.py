@@ -37,7 +37,7 @@ from electra_tf.finetune.results import (
 from electra_tf.finetune.task import Task
 from electra_tf.interop import compare
 from electra_tf.interop.checkpoint import CheckpointInfo
-from electra_tf.processes import Job, run_jobs
+from electra_tf.processes import Commands, run_commands
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.files import atomic_write, check_place
 from electra_tf.storage.remote import check_writable, names_below, put, put_folder
@@ -279,12 +279,14 @@ def run_parallel(
     command = [sys.executable, *sys.argv, "--parallel=0"]
     stem = config.results_json.removesuffix(".json")
     jobs = [
-        Job(f"Trial {k}", [[*command, f"--trial={k}"]], Path(f"{stem}.trial_{k}.log"))
+        Commands(
+            f"Trial {k}", [[*command, f"--trial={k}"]], Path(f"{stem}.trial_{k}.log")
+        )
         for k in numbers(config)
         if k not in results.trials
         or (config.write_test_outputs and k <= config.n_writes_test)
     ]
-    code = run_jobs(jobs, count, console)
+    code = run_commands(jobs, count, console)
     if code == EXIT_PREEMPTED:
         console.log("Run the same command again to continue.")
     if code:
