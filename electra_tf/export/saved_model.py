@@ -94,7 +94,8 @@ def kinds_of(source: ExportedModel) -> list[str]:
     if model.discriminator_predictions is not None:
         kinds.append("detector")
         kinds += ["scorer"] * (model.objective.scoring == "electric")
-    return kinds + ["generator"] * (model.generator.logits_at is not None)
+    fills_masks = model.generator is not None and model.generator.logits_at is not None
+    return kinds + ["generator"] * fills_masks
 
 
 def check_part(source: ExportedModel, what: str) -> None:

@@ -43,6 +43,6 @@ def test_keras_hub_refuses_tokens_that_it_would_take_for_one(source, tmp_path):
     request = formats.ExportRequest(
         "keras_hub", str(tmp_path / "out"), str(tmp_path), "tiny"
     )
-    with pytest.raises(UserError, match=r"tokens of lines \d+ and \d+ for one"):
+    with pytest.raises(UserError, match="KerasHub strips tokens"):
         formats.export(request)
     assert not (tmp_path / "out").exists()
