@@ -247,7 +247,6 @@ def test_tensorflow_datasets(tmp_path):
         assert result.returncode == 0, result.stderr
     assert content(tmp_path / "1") == content(tmp_path / "2")
     manifest = manifest_of(tmp_path / "1")
-    assert manifest["settings"]["blanks_separate_docs"] is False
     assert manifest["corpus"]["texts"] == len(examples_in(tmp_path / "1")[0]) == 40
 
 

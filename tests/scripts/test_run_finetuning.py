@@ -305,15 +305,23 @@ def test_sweep_over_the_checkpoints_of_a_run(tmp_path):
     assert (folder / "cola,sts_results_from_9.json").is_file()
 
 
+def _without_dropout():
+    from electra_tf.finetune import heads
+
+    heads.dropout = lambda hidden, *_: hidden
+
+
 @pytest.mark.thorough
-def test_accumulation_with_length_buckets_learns_the_same(data):
-    """Short batches are cut into parts, too."""
+def test_batches_in_parts_by_length_learn_the_same(data):
     given = {"task_names": ["cola"], "num_train_epochs": 1.0, "seed": 3}
     given["model_hparam_overrides"] = TINY["model_hparam_overrides"] | NO_DROPOUT
-    losses = {}
     given["gradient_accumulation_steps"] = 2
+
+    losses = {}
     for name, buckets in (("whole", []), ("parts", [8])):
-        succeed(data, name, given | {"length_buckets": buckets})
+        hparams = given | {"length_buckets": buckets}
+        run = succeed(data, name, hparams, before=_without_dropout)
+        assert ("in 2 parts by length" in run.stdout) == (name == "parts")
         trial = data / "models" / name / "finetuning_models" / "cola_model_1"
         losses[name] = [row["loss"] for row in metrics_of(trial)]
     np.testing.assert_allclose(losses["parts"], losses["whole"], rtol=1e-4)
