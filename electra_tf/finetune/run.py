@@ -10,7 +10,7 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,7 +19,6 @@ from electra_tf.config.finetuning import FinetuningConfig, vocabulary_of
 from electra_tf.console import Console
 from electra_tf.errors import EXIT_FLAGS, EXIT_OK, EXIT_PREEMPTED, UserError
 from electra_tf.finetune import (
-    data_summary,
     glue,
     initial_weights,
     preprocessing,
@@ -203,37 +202,36 @@ def make_tasks(
         raise UserError("write_test_outputs is set, but no task has a test set.")
     for note in (note for task in tasks for note in task.notes(kinds)):
         console.log(f"Note: {note}.")
+    said: list[str] = []
     if config.do_train:
         store = preprocessing.features(config, tasks, "train", True)
-        for line in data_summary.of_features(store, "training", tasks):
-            console.log(line)
+        said += preprocessing.summary(store, "training", tasks)
         for number, task in enumerate(tasks):
-            for line in data_summary.lines(task, number, store):
-                console.log(line)
+            said += preprocessing.summary_of_classes(task, number, store)
         if config.log_examples:
-            log_examples(store, tasks, console)
+            said += shown_examples(store, tasks)
     for task in tasks:
         for split in (s for kind in kinds for s in task.splits(kind)):
             store = preprocessing.features(config, tasks, split, False, only=task)
-            what = f"{task.name}, {split}"
-            for line in data_summary.of_features(store, what, [task]):
-                console.log(line)
+            said += preprocessing.summary(store, f"{task.name}, {split}", [task])
             task.read(split)  # Now: its file may be edited while the run is at work.
+    for line in said:
+        console.log(line)
     return tasks
 
 
-def log_examples(store, tasks: list[Task], console: Console) -> None:
-    """Shows the first examples of each task as the model will see them."""
+def shown_examples(store, tasks: list[Task]) -> Iterator[str]:
+    """The first examples of each task as the model will see them."""
     for number, task in enumerate(tasks):
         rows = [i for i in range(len(store)) if store["task_id"][i] == number]
         for row in rows[:_SHOWN]:
             ids = store["input_ids"][row][: store.lengths[row]]
             tokens = " ".join(task.tokenizer.convert_ids_to_tokens(ids))
-            console.log(f"{task.name}: {tokens}")
+            yield f"{task.name}: {tokens}"
             for spec in task.feature_specs():
                 value = store[preprocessing.feature_key(task, spec.name)][row]
                 shown = value.tolist()[:30] if value.ndim else value
-                console.log(f"  {spec.name}: {shown}")
+                yield f"  {spec.name}: {shown}"
 
 
 def results_of(
