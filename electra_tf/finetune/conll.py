@@ -144,34 +144,30 @@ def tagged_layout(
     found, [words, tags] = _named(name, lines, layout_of(lines), [words, tags])
     if words is not None:
         found = found._replace(words=words, notes=())
-    others = [c for c in range(found.width) if c > found.words]
-    if tags is None and others:
-        columns = _columns(lines, found)
-        classes = {c: _classes(columns[c]) for c in others}
-        last = others[-1]
-        like = [c for c in others if classes[c] is not None]
-        rivals = [c for c in like if c != last and classes[c]]
-        unclear = bool(rivals) and last in like
-        if unclear and not found.is_numbered:  # CoNLL-2003 has chunks before its names.
-            unclear = not classes[last] or any(
-                classes[last] & classes[c] for c in rivals
-            )
-        if found.is_numbered and len(others) > 1 and not unclear:
-            unclear = is_plain or len(like) != 1
-            last = like[0] if len(like) == 1 else last
-        if unclear:
-            shown_columns = "; ".join(
-                f"{c + 1}: {' '.join(columns[c][:4])}" for c in others
-            )
-            raise UserError(
-                f"{name}: more than one column could be that of the tags: "
-                f"{shown_columns:.300}.\nName it in the task, counted from 1, such as "
-                f'"words": {found.words + 1}, "tags": {(rivals or others)[0] + 1}.'
-            )
-        tags = last
-        notes = (f"{note}; tags in column {tags + 1}" for note in found.notes)
-        found = found._replace(notes=tuple(notes))
-    return found._replace(tags=tags)
+    others = [*range(found.words + 1, found.width)]
+    if tags is not None or not others:
+        return found._replace(tags=tags)
+    columns = _columns(lines, found)
+    classes = {c: _classes(columns[c]) for c in others}
+    tags = others[-1]
+    like = [c for c in others if classes[c] is not None]
+    rivals = [c for c in like if c != tags and classes[c]]
+    unclear = bool(rivals) and tags in like
+    if unclear and not found.is_numbered:  # CoNLL-2003 has chunks before its names.
+        of_last = classes[tags]
+        unclear = not of_last or any(of_last & classes[c] for c in rivals)
+    if found.is_numbered and len(others) > 1 and not unclear:
+        unclear = is_plain or len(like) != 1
+        tags = like[0] if len(like) == 1 else tags
+    if unclear:
+        listed = "; ".join(f"{c + 1}: {' '.join(columns[c][:4])}" for c in others)
+        raise UserError(
+            f"{name}: more than one column could be that of the tags: {listed:.300}.\n"
+            f'Name it in the task, counted from 1, such as "words": {found.words + 1}, '
+            f'"tags": {(rivals or others)[0] + 1}.'
+        )
+    notes = tuple(f"{note}; tags in column {tags + 1}" for note in found.notes)
+    return found._replace(tags=tags, notes=notes)
 
 
 def _columns(lines: Sequence[str], layout: Layout) -> list[list[str]]:
@@ -240,10 +236,10 @@ def sentence_rows(
     if source.form != "csv":
         yield from records(source)
         return
-    names = ([str(name) for name in names if name] for names in columns)
+    names = [[str(name) for name in usual if name] for usual in columns]
     kept = list(records(source, [*itertools.product(*names)]))
     header = kept[0][1] if kept else {}
-    named = [next((n for n in names if n in header), None) for names in columns]
+    named = (next((n for n in usual if n in header), None) for usual in names)
     found = [name for name in named if name is not None]
     lists = [{c: _listed(row.get(c, "")) for c in found} for _, row in kept]
     if not found or any(len(row[found[-1]]) > 1 for row in lists):
@@ -255,12 +251,14 @@ def sentence_rows(
             "says which rows are a sentence.\nName it in the task, such as "
             f'"id": "{next(iter(header))}".'
         )
-    whole: list[tuple[str, dict[Any, Any]]] = []
+    sentence: dict[Any, Any] = {}
+    whole = []
     for where, row in kept:
-        if not whole or row.get(identity) not in ("", whole[-1][1][identity]):
-            whole.append((where, row | {column: [] for column in found}))
+        if not whole or row.get(identity) not in ("", sentence[identity]):
+            sentence = row | {column: [] for column in found}
+            whole.append((where, sentence))
         for column in found:
-            whole[-1][1][column].append(row.get(column, ""))
+            sentence[column].append(row.get(column, ""))
     yield from whole
 
 

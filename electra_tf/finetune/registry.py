@@ -225,16 +225,14 @@ def _problems(name: str, description: dict[str, Any]) -> Iterator[str]:
         if isinstance(value, bool) != (types is bool) or not isinstance(value, types):
             yield f"{key} is {value!r}; it must be {what}"
     top, metrics = description.get("highest", math.inf), metrics_of(description)
-    rules = {
-        "lowest": (lambda low: low < top, f"below highest ({top})"),
-        "delimiter": (lambda sign: len(sign) == 1, "one character, such as ;"),
-        "separator": (bool, "the sign between labels, such as ,"),
-        "metric": (
-            lambda _: metrics and set(map(str, metrics)) <= {*METRICS},
-            f"one of {', '.join(METRICS)}, or a list of them, the main one first",
-        ),
-    }
-    for key, (is_right, what) in rules.items():
+    is_metric = metrics and {*map(str, metrics)} <= {*METRICS}
+    of_metric = f"one of {', '.join(METRICS)}, or a list of them, the main one first"
+    for key, is_right, what in (
+        ("lowest", lambda low: low < top, f"below highest ({top})"),
+        ("delimiter", lambda sign: len(sign) == 1, "one character, such as ;"),
+        ("separator", bool, "the sign between labels, such as ,"),
+        ("metric", lambda _: is_metric, of_metric),
+    ):
         if key in description and not is_right(description[key]):
             yield f"{key} is {description[key]!r}; it must be {what}"
     if "scheme" in description:

@@ -327,10 +327,10 @@ def hparams_in(folder: Path) -> dict[str, Any]:
     """
     path = Path(fetch_once(str(folder / CONFIG)))
     content = read_json(path) if path.is_file() else {}
-    if not content.get("task_names"):
-        return {}
-    FinetuningConfig.checked(content, str(path))
-    return content
+    if content.get("task_names"):
+        FinetuningConfig.checked(content, str(path))
+        return content
+    return {}
 
 
 def check_is_free(folder: str) -> None:

@@ -178,10 +178,7 @@ def check_flags(flags: Flags, config: FinetuningConfig) -> None:
     if names and not (config.do_train and config.do_eval):
         raise UserError(f"{names[0]} needs do_train and do_eval.")
     if (flags.trial or 1) > config.num_trials:
-        raise UserError(
-            f"--trial {flags.trial}: num_trials is {config.num_trials}.\n"
-            "Trials count from 1."
-        )
+        raise UserError(f"--trial {flags.trial}: num_trials is {config.num_trials}.")
     if flags.parallel > 1 and config.data_source == "tfds":
         raise UserError(
             '--parallel does not go with data_source "tfds": start --trial 1, 2, ... '
@@ -276,13 +273,13 @@ def run_parallel(
     # A list of flags ends with the last one of a name.
     command = [sys.executable, *sys.argv, "--parallel=0"]
     stem = config.results_json.removesuffix(".json")
+    predicting = config.n_writes_test if config.write_test_outputs else 0
     jobs = [
         Commands(
             f"Trial {k}", [[*command, f"--trial={k}"]], Path(f"{stem}.trial_{k}.log")
         )
         for k in numbers(config)
-        if k not in results.trials
-        or (config.write_test_outputs and k <= config.n_writes_test)
+        if k not in results.trials or k <= predicting
     ]
     code = run_commands(jobs, count, console)
     if code == EXIT_PREEMPTED:
