@@ -269,9 +269,7 @@ def _listed(cell: str) -> list[Any]:
 
 
 def words(
-    source: Source,
-    column: Named = None,
-    identity: Columns = ("id",),
+    source: Source, column: Named = None, identity: Columns = ("id",)
 ) -> Iterator[Input]:
     """Sentences as lists of words: lists in JSON lines, columns, or a sentence a line.
 

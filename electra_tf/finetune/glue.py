@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import itertools
 import zipfile
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -200,13 +199,24 @@ def place_of(name: str, split: str) -> tuple[str, str]:
 
 
 class GlueRowsTask(GlueTask):
-    """A task of GLUE, from rows."""
+    """A task of GLUE, from rows: those of Hugging Face's Parquet files."""
 
-    @abstractmethod
+    def path(self, split: str) -> Path:
+        """The file of a split, in the folder of the task or of their name for it."""
+        theirs, name = place_of(self.name, split)
+        names = [theirs] if split == "diagnostic" else [self.name, theirs]
+        folders = [Path(self.config.raw_data_dir(name)) for name in names]
+        paths = [folder / parquet_name(folder, name) for folder in folders]
+        return next((path for path in paths if path.is_file()), paths[0])
+
     def table(
         self, split: str
     ) -> tuple[Sequence[str], Iterable[tuple[str, dict[str, Any]]]]:
         """(names of the classes, if known; where each row stands, and the row)."""
+        path = str(self.required(split))
+        table = tables.Rows(path)
+        rows = ((f"{path}, row {number}", row) for number, row in enumerate(table))
+        return table.classes.get("label", ()), rows
 
     def rows(self, split):
         """As `GlueTask.rows`, in the order of the table."""
@@ -238,28 +248,9 @@ class GlueRowsTask(GlueTask):
         return names[int(value)] if is_known else f"{value:g}"
 
 
-class ParquetGlueTask(GlueRowsTask):
-    """A task of GLUE in Hugging Face's Parquet files."""
-
-    def path(self, split: str) -> Path:
-        """The file of a split, in the folder of the task or of their name for it."""
-        theirs, name = place_of(self.name, split)
-        names = [theirs] if split == "diagnostic" else [self.name, theirs]
-        folders = [Path(self.config.raw_data_dir(name)) for name in names]
-        paths = [folder / parquet_name(folder, name) for folder in folders]
-        return next((path for path in paths if path.is_file()), paths[0])
-
-    def table(self, split):
-        """As they stand in the file."""
-        path = str(self.required(split))
-        table = tables.Rows(path)
-        rows = ((f"{path}, row {number}", row) for number, row in enumerate(table))
-        return table.classes.get("label", ()), rows
-
-
 def glue_task(name: str, config, tokenizer) -> GlueTask:
     """The task in the files that its directory holds: GLUE's own, else Parquet."""
-    own, parquet = (t(name, config, tokenizer) for t in (GlueTask, ParquetGlueTask))
+    own, parquet = (t(name, config, tokenizer) for t in (GlueTask, GlueRowsTask))
     places = itertools.product(("train", "dev", *own.glue.submission), (own, parquet))
     return next((task for split, task in places if task.path(split).is_file()), own)
 

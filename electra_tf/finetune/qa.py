@@ -26,13 +26,7 @@ from electra_tf.finetune.qa_answers import (
     decode,
 )
 from electra_tf.finetune.question_inputs import Paragraph, Question
-from electra_tf.finetune.task import (
-    FeatureSpec,
-    HeadSpec,
-    Task,
-    rounded,
-    write_jsonl,
-)
+from electra_tf.finetune.task import FeatureSpec, HeadSpec, Task, rounded, write_jsonl
 from electra_tf.storage.files import atomic_write
 from electra_tf.text import packing
 

@@ -23,12 +23,7 @@ from typing import Any
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
 from electra_tf.finetune import glue, qa, tfds_source
-from electra_tf.finetune.classification import (
-    METRICS,
-    TextTask,
-    columns_of,
-    metrics_of,
-)
+from electra_tf.finetune.classification import METRICS, TextTask, columns_of, metrics_of
 from electra_tf.finetune.multilabel import MultilabelTask
 from electra_tf.finetune.tag_schemes import Notation
 from electra_tf.finetune.tagging import ChunkTask, TaggingTask
@@ -122,8 +117,9 @@ def make_tasks(
         if reads_data:
             task.check()
     kinds = {name: task.head.kind for name, task in named.items()}
+    of_texts = {name for name, task in named.items() if isinstance(task, TextTask)}
     for name in config.class_weights:
-        if not isinstance(named.get(name), TextTask) or kinds[name] == "regression":
+        if name not in of_texts or kinds[name] == "regression":
             raise UserError(
                 f"class_weights: {name} is not a task in task_names with classes for "
                 f"texts; these have the types {kinds}."

@@ -194,8 +194,7 @@ class Results:
             return {}
         except JSON_ERRORS as error:
             raise UserError(
-                f"{path} is not a results file: {error!r}\nMove it away.",
-                EXIT_DAMAGED,
+                f"{path} is not a results file: {error!r}\nMove it away.", EXIT_DAMAGED
             ) from None
         if changed := differences(stored, self.settings):
             raise UserError(

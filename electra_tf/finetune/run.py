@@ -18,12 +18,7 @@ from electra_tf import startup
 from electra_tf.config.finetuning import FinetuningConfig, vocabulary_of
 from electra_tf.console import Console
 from electra_tf.errors import EXIT_FLAGS, EXIT_OK, EXIT_PREEMPTED, UserError
-from electra_tf.finetune import (
-    glue,
-    initial_weights,
-    preprocessing,
-    registry,
-)
+from electra_tf.finetune import glue, initial_weights, preprocessing, registry
 from electra_tf.finetune.results import (
     DATA,
     Results,
@@ -314,6 +309,7 @@ def run_trials(
     from electra_tf.finetune import trial as finetuning
 
     config, log = run.config, run.console.log
+    for_glue = for_glue and any(task.name in glue.GLUE for task in run.tasks)
     folder = Path(config.results_txt).parent
     # Not what else lies there: those may be copies of what others write.
     own = (Path(config.results_txt).stem.removesuffix("_results"), "GLUE_trial_")
@@ -337,8 +333,7 @@ def run_trials(
             return EXIT_PREEMPTED
         if config.do_eval:
             results.add(result)
-        of_glue = any(task.name in glue.GLUE for task in run.tasks)
-        if result.test_outputs and of_glue and for_glue:
+        if result.test_outputs and for_glue:
             glue.write_archive(folder, trial, log)
         if config.write_pictures and not done:
             pictures.write(config, result, log)
