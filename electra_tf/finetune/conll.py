@@ -190,30 +190,29 @@ def _named(
 ) -> tuple[Layout, list[int | None]]:
     """The layout, and the columns that a task names, from 0."""
     first = next((cells_of(x) for x in lines if not x.startswith("#")), [])
-    globally = next((x for x in lines[:5] if x.startswith("# global.columns")), None)
-    names = [*map(str.lower, globally.partition("=")[2].split())] if globally else []
+    line = shown(" ".join(first))
+    globally = next((x for x in lines[:5] if x.startswith("# global.columns")), "")
+    names = globally.partition("=")[2].lower().split()
     found: list[int | None] = []
     for column in wanted:
-        if column is None or isinstance(column, int):
-            found.append(None if column is None else column - 1)
-            continue
-        if column in first:
-            names, layout = first, layout._replace(has_header=True)
-        elif not names and layout.width == len(_CONLL_U):
-            names = _CONLL_U
-        key = column if column in names else column.lower()
-        if key not in names:
-            raise UserError(
-                f"{name} has no column {column!r}; its first line is "
-                f"{shown(' '.join(first))}.\nName columns by number, counted from 1."
-            )
-        found.append(names.index(key))
-    for place in found:
-        if place is not None and not 0 <= place < layout.width:
+        if isinstance(column, str):
+            if column in first:
+                names, layout = first, layout._replace(has_header=True)
+            elif not names and layout.width == len(_CONLL_U):
+                names = _CONLL_U
+            key = column if column in names else column.lower()
+            if key not in names:
+                raise UserError(
+                    f"{name} has no column {column!r}; its first line is {line}.\n"
+                    "Name columns by number, counted from 1."
+                )
+            column = names.index(key) + 1
+        if column is not None and not 0 < column <= layout.width:
             raise UserError(
                 f"{name} has {layout.width} columns, counted from 1; the task names "
-                f"column {place + 1}.\nA line of it: {shown(' '.join(first))}."
+                f"column {column}.\nA line of it: {line}."
             )
+        found.append(None if column is None else column - 1)
     if layout.has_header:  # which may have hidden that words are counted
         rest = layout_of(lines[1:])
         layout = rest._replace(has_header=True)
@@ -319,15 +318,15 @@ def untagged_layout(name: str, lines: Sequence[str], column: Named = None) -> La
     found = layout_of(lines)
     rows = [cells_of(line) for line in lines]
     whole = [row for row in rows if row and not row[0].startswith(("#", "-DOCSTART-"))]
-    widths = {len(row) for row in whole}
-    parted = any(not a and b for a, b in itertools.pairwise([[""], *rows]))
-    ends = {row[-1] for row in whole}
+    widths, ends = {len(row) for row in whole}, {row[-1] for row in whole}
+    is_parted = any(not a and b for a, b in itertools.pairwise([[""], *rows]))
     is_tagged = len(widths) == 1 and bool(_classes([*ends])) or "O" in ends
-    has_tabs = any("\t" in line.rstrip(_BLANK) for line in lines)
-    if not has_tabs and found.width > 1 and not is_tagged:
-        if len(widths) > 1 or not parted:
-            note = "no columns: each line is a sentence of words between blanks"
-            return found._replace(is_running=True, notes=(note,))
+    is_tabbed = any("\t" in line.rstrip(_BLANK) for line in lines)
+    if found.width > 1 and not (
+        is_tabbed or is_tagged or len(widths) == 1 and is_parted
+    ):
+        note = "no columns: each line is a sentence of words between blanks"
+        return found._replace(is_running=True, notes=(note,))
     if isinstance(column, int) and 1 <= column <= found.width:
         return found._replace(words=column - 1, notes=())
     if isinstance(column, str) and column in (rows or [[]])[0]:
