@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -102,7 +103,7 @@ class SpanScorer(Scorer):
         found = _precision_recall(*(counter.total() for counter in counts))
         words = sum(len(self.tags(row, "labels")) for row in self.rows)
         loss = sum(float(row["loss"]) for row in self.rows) / max(words, 1)
-        return [*((k, 100.0 * v) for k, v in found.items()), ("loss", loss)]
+        return [*found.items(), ("loss", loss)]
 
     def details(self) -> dict[str, Any]:
         """Precision, recall and F1 of the spans of each class, and how many there are.
@@ -110,11 +111,11 @@ class SpanScorer(Scorer):
         In percent.
         """
         right, predicted, gold = self._counts().values()
-        classes = {}
-        for name in sorted({*predicted, *gold}):
-            found = _precision_recall(right[name], predicted[name], gold[name])
-            classes[name] = {k: 100.0 * v for k, v in found.items()}
-            classes[name]["support"] = gold[name]
+        classes = {
+            name: _precision_recall(right[name], predicted[name], gold[name])
+            | {"support": gold[name]}
+            for name in sorted({*predicted, *gold})
+        }
         return {"classes": classes}
 
     @property
@@ -125,25 +126,28 @@ class SpanScorer(Scorer):
 
 
 def _precision_recall(right: int, predicted: int, gold: int) -> dict[str, float]:
+    """precision, recall and F1 in percent."""
     precision = right / predicted if predicted else 0.0
     recall = right / gold if gold else 0.0
     both = precision + recall
     f1 = 2 * precision * recall / both if both else 0.0
-    return {"precision": precision, "recall": recall, "f1": f1}
+    return {"precision": 100.0 * precision, "recall": 100.0 * recall, "f1": 100.0 * f1}
 
 
 class PlainTagScorer(SpanScorer):
     """The share of words with the right tag; one that was cut off has none."""
 
-    def _pairs(self) -> Iterator[tuple[str, str | None]]:
+    def _pairs(self) -> list[tuple[str, str | None]]:
+        found: list[tuple[str, str | None]] = []
         for row in self.rows:
             theirs, ours = self.tags(row, "labels"), self.tags(row, "predictions")
-            ours += [None] * (len(theirs) - len(ours))  # Any text may be a right tag.
-            yield from zip(theirs, ours, strict=False)
+            # None, since any text may be a right tag.
+            found += itertools.zip_longest(theirs, ours[: len(theirs)])
+        return found
 
     def get_results(self) -> list[tuple[str, float]]:
         """accuracy, and the loss per word."""
-        pairs = list(self._pairs())
+        pairs = self._pairs()
         right = sum(theirs == ours for theirs, ours in pairs)
         loss = sum(float(row["loss"]) for row in self.rows)
         count = max(len(pairs), 1)
