@@ -240,7 +240,7 @@ class TaskPredictor(Predictor):
     ) -> Iterator[tuple[Input, dict[str, Any]]]:
         """Yields each input with its prediction, in order."""
         for chunk in self._chunks(inputs):
-            outputs = self._outputs([x for _, _, features in chunk for x in features])
+            outputs = self.outputs([x for _, _, features in chunk for x in features])
             for one, example, features in chunk:
                 rows = list(itertools.islice(outputs, len(features)))
                 yield one, self._task.prediction(example, rows)
@@ -259,7 +259,8 @@ class TaskPredictor(Predictor):
         if chunk:
             yield chunk
 
-    def _outputs(self, features: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    def outputs(self, features: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Those of the task's head for each sequence, in order."""
         if not features:  # of empty texts only
             return iter(())
         rows = [(self._task, found) for found in features]

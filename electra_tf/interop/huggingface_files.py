@@ -26,7 +26,6 @@ from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary, write_tokens
 
 WEIGHTS = "model.safetensors"
 PICKLED = "pytorch_model.bin"
-PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _INDEX = ".index.json"  # of a file in parts
 # As safetensors names them; integers are in buffers.
 _FLOATS = ("F64", "F32", "F16", "BF16")
@@ -65,16 +64,6 @@ def files_in(folder: Path, name: str = WEIGHTS) -> list[Path]:
     if not isinstance(places, dict) or not places:
         raise UserError(f"{index} has no weight_map.", EXIT_DAMAGED)
     return [folder / Path(str(name)).name for name in sorted(set(places.values()))]
-
-
-def pickle_refused(path: Path) -> UserError:
-    """Loading a pickle runs the program that is in it."""
-    return UserError(
-        f"{path} is a PyTorch pickle, which can run any code when it is loaded; it is "
-        "not read.\nexport_model.py --allow-pytorch-bin converts all but the head of a "
-        "task, reading nothing but weights.\nsave_pretrained of transformers converts "
-        "that as well (model.safetensors)."
-    )
 
 
 def read_tensors(
