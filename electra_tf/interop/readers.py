@@ -48,9 +48,9 @@ _CONVERTED = (
 # Names of files and folders without weights for this program -> what to say of {0} in
 # the folder {1}; the first that fits.
 _OTHERS = {
-    r"tf_model\.h5": f"{{0}} holds weights for TensorFlow.\n{_CONVERTED % 'from_tf'}",
-    r"flax_model\.msgpack": f"{{0}} holds weights for Flax.\n{_CONVERTED % 'from_flax'}",
-    r".*(\.index|-of-00001)": "{0} is one file of a checkpoint.\nGive its prefix alone.",
+    r"tf_model\.h5": f"{{0}} has weights for TensorFlow.\n{_CONVERTED % 'from_tf'}",
+    r"flax_model\.msgpack": f"{{0}} has weights for Flax.\n{_CONVERTED % 'from_flax'}",
+    r".*(\.index|-of-00001)": "{0} is a file of a checkpoint.\nGive its prefix alone.",
     r".*\.(bin|pt|pth|ckpt|pkl)": (
         "{0} is a PyTorch pickle, which can run any code when it is loaded; it is not "
         "read.\nexport_model.py --allow-pytorch-bin converts all but the head of a "
