@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
 from electra_tf.inference import scoring
 from electra_tf.text import archives
-from electra_tf.text.json_lines import json_line
+from electra_tf.text.records import json_line
 
 
 @dataclasses.dataclass

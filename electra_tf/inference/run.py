@@ -22,7 +22,7 @@ from electra_tf.storage.remote import check_writable, fetch, put
 from electra_tf.storage.remote_run import bring_model
 from electra_tf.text import units
 from electra_tf.text.corpus import standard_input
-from electra_tf.text.json_lines import json_line
+from electra_tf.text.records import json_line
 
 # The modules of the commands import TensorFlow: after the flags were checked.
 
