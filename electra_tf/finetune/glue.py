@@ -23,7 +23,7 @@ from electra_tf.finetune.task import rounded
 from electra_tf.paths import escape
 from electra_tf.storage.files import atomic_write
 from electra_tf.storage.remote import expand, fetch
-from electra_tf.text import tables
+from electra_tf.text import records
 
 
 class Glue(NamedTuple):
@@ -214,7 +214,7 @@ class GlueRowsTask(GlueTask):
     ) -> tuple[Sequence[str], Iterable[tuple[str, dict[str, Any]]]]:
         """(names of the classes, if known; where each row stands, and the row)."""
         path = str(self.required(split))
-        table = tables.Rows(path)
+        table = records.Rows(path)
         rows = ((f"{path}, row {number}", row) for number, row in enumerate(table))
         return table.classes.get("label", ()), rows
 
