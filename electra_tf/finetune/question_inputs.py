@@ -17,6 +17,7 @@ from electra_tf.finetune.inputs import (
     Input,
     Source,
     more_columns,
+    number_of,
     printed,
     read_json,
     records,
@@ -108,7 +109,8 @@ def paragraph(
     if not isinstance(qas, list) or not all(isinstance(x, Mapping) for x in qas):
         refuse(where, f"no list of questions; keys: {keys}; expected: {_EXPECTED}")
     if not isinstance(context, str):
-        refuse(where, f"the context is {shown(context)}, not a text; keys: {keys}")
+        what = f"the context is {shown(context)}, not a text; keys: {keys}"
+        refuse(where, f"{what}; expected: {_EXPECTED}")
     found = []
     for one in qas:
         try:
@@ -169,9 +171,10 @@ def _answer(value: Any) -> Answer:
     if not isinstance(text, str | int | float):
         raise ValueError(f"{shown(value)} is not an answer: it has no text")
     start = _field(value, "answer_start")
+    if isinstance(start, str):  # pandas has 4.0 in columns with an empty cell
+        number = number_of(start.strip() or -1)
+        start = start if number is None else number
     start = -1 if start is None else start  # An object has to say it.
-    if isinstance(start, str) and start.strip().lstrip("-").isdecimal():
-        start = int(start)
     if isinstance(start, bool) or not isinstance(start, int | float) or start % 1:
         raise ValueError(f"answer_start is {shown(start)}, not a number")
     return Answer(str(text), int(start))
