@@ -604,8 +604,8 @@ def is_printed(value: Any) -> bool:
 
 def number_of(label: Any) -> float | None:
     """The number that a label is, if it is written as one; 01 is none."""
-    is_number = re.fullmatch(r"-?(0|[1-9]\d*)(\.\d+)?", str(label))
-    return float(label) if is_number else None
+    found = with_decimal_point(str(label))
+    return float(found) if re.fullmatch(r"-?(0|[1-9]\d*)(\.\d+)?", found) else None
 
 
 def with_decimal_point(number: str) -> str:
