@@ -181,9 +181,9 @@ class SavedModelPredictor(Predictor):
 def _tags(words: list[str], row: dict[str, Any]) -> dict[str, Any]:
     """A word's tag is that of the first of the words that the graph finds in it.
 
-    Or after it, where nothing of a word is left: as `TaggingTask` reads it. Words at the
-    end of which nothing is left have the tag of [SEP] there, which the graph does not
-    give: here it is "O", without a probability.
+    Or after it, where nothing of a word is left: as `TaggingTask` reads it. If nothing
+    of the words at the end is left, their tag there is that of [SEP], which the graph
+    does not give: here it is "O", without a probability.
     """
     starts = [start for start in row["starts"] if start >= 0]
     tags, shares, first = [], [], 0
