@@ -27,6 +27,7 @@ COUNT, OUTER, NONE = range(1, 6), TAGS, ["O"] * 5
 POS, CHUNKS = ["N", "N", "V", "P", "N"], ["B-NP", "I-NP", "B-VP", "B-PP", "B-NP"]
 UD = (COUNT, WORDS, WORDS, POS, ["_"] * 5, ["_"] * 5, ["0"] * 5, *[["_"] * 5] * 3)
 BOTH = {"words": 2, "tags": 3}
+MARKS = ["e\u0301\u0323", "\u0301", "\u0e19\u0e4d\u0e49\u0e32", *WORDS[3:]]
 HASH = [["#", *WORDS[1:]], TAGS]
 
 
@@ -53,6 +54,7 @@ HASH = [["#", *WORDS[1:]], TAGS]
         (lines(["#win", *WORDS[1:]], TAGS), {}, ["#win", *WORDS[1:]]),
         (lines(["\u00a0", *WORDS[1:]], TAGS), {}, ["\u00a0", *WORDS[1:]]),
         (lines(["10 000", *WORDS[1:]], TAGS), {}, ["10 000", *WORDS[1:]]),
+        (lines(MARKS, TAGS), {}, MARKS),
         (lines(WORDS, TAGS).replace("\n\n", "\n \t\r\n"), {}, WORDS),
         ("ner\tw\n" + lines(TAGS, WORDS), {"words": "w", "tags": "ner"}, WORDS),
         (lines(TAGS, WORDS), {"words": 2, "tags": 1}, WORDS),
