@@ -45,9 +45,8 @@ _define_path(
 _define_path(
     "output_dir", "Instead: a folder of shards; --input may be a directory then."
 )
-_define_path("nbest", "N-best lists: JSON lines, or with --costs Kaldi's text.")
+_define_path("nbest", "N-best lists: JSON lines.")
 _define_path("references", "What was said: lines of a list's id and words.")
-flags.DEFINE_list("costs", [], "Kaldi's files of costs of hypotheses, to be added.")
 flags.DEFINE_float("weight", None, "Of the model's score in rerank.", lower_bound=0)
 flags.DEFINE_boolean("tune", False, "Find the weight with the fewest word errors.")
 flags.DEFINE_boolean("best", False, "rerank writes lines of id and best text.")
@@ -93,8 +92,7 @@ SUBCOMMANDS = {
     "detect": f"{_TEXTS} {_CORPUS} max_passages seed format corrupt threshold",
     "report": f"{_TEXTS} max_passages seed",
     "score": f"{_TEXTS} {_CORPUS} {_SCORES} tokens",
-    "rerank": f"{_MODEL} encoding_errors {_SCORES} nbest costs references weight tune "
-    "best",
+    "rerank": f"{_MODEL} encoding_errors {_SCORES} nbest references weight tune best",
     "predict": f"model data_dir task input input_format output {_CORPUS}",
 }
 

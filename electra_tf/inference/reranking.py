@@ -4,16 +4,14 @@
 Both scores are sums of natural logarithms, so this is a product of two models, one of
 them raised to the power of the weight.  Weight 0 is the order of the given scores.
 
-N-best lists are what a speech recogniser or translator offers.  Two forms are read.
-JSON lines, one list a line, higher scores are better:
+N-best lists are what a speech recogniser or translator offers: JSON lines, one list a
+line, higher scores are better:
 
     {"id": "utt1", "hypotheses": [{"text": "a cat", "score": -3.5}, ...],
      "reference": "the cat"}
 
-"reference" may be left out; other keys are kept.  Kaldi's text files, one hypothesis a
-line, `<utterance>-<number> word word ...`, with one or more files of costs,
-`<utterance>-<number> cost`, which are added; lower costs are better.  References for
-both may come from a file of lines `<utterance> word word ...`.
+"reference" may be left out, or come from a file of lines `<id> word word ...`; other
+keys are kept.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ class Hypothesis:
 
     text: str
     score: float
-    row: dict[str, Any]  # the JSON object it came from; {} in Kaldi's form
+    row: dict[str, Any]  # the JSON object it came from
 
 
 @dataclasses.dataclass
@@ -55,33 +53,28 @@ class NBestList:
 
 def read_nbest(
     path: str | os.PathLike | None,
-    costs: Sequence[str | os.PathLike] = (),
     references: str | os.PathLike | None = None,
     encoding_errors: str = "strict",
 ) -> list[NBestList]:
     """Reads all lists of a file, in order.
 
     Args:
-      path: JSON lines, or Kaldi's text if there are `costs`; None: standard input.
-      costs: files of costs, by the same ids.
+      path: JSON lines; None: standard input.
       references: a file of references; every list must have one then.
       encoding_errors: see `archives.read_lines`.
 
-    Raises `UserError` naming file and line: no or twice the same id, ids that other
-    files lack, empty lists, scores that are not finite numbers.
+    Raises `UserError` naming file and line: no or twice the same id, ids without a
+    reference, empty lists, scores that are not finite numbers.
     """
-    if costs:
-        lists = _read_kaldi(path, costs, encoding_errors)
-    else:
-        lists = _read_json_lines(path, encoding_errors)
+    lists = _read_json_lines(path, encoding_errors)
     if not lists:
         raise UserError(f"{_name(path)} holds no lists.")
     if references is not None:
-        known = _keyed(references, encoding_errors)
+        known = _read_references(references, encoding_errors)
         for one in lists:
             if one.id not in known:
                 raise UserError(f"{references} has no reference for {one.id!r}.")
-            one.reference = known[one.id][1]
+            one.reference = known[one.id]
     return lists
 
 
@@ -105,8 +98,7 @@ def _read_json_lines(path, encoding_errors: str) -> list[NBestList]:
                 path,
                 number,
                 f'no list of the form {{"id": ..., "hypotheses": [...]}} ({error}).\n'
-                'A hypothesis has "text" and a finite "score". Kaldi\'s text needs '
-                "--costs.",
+                'A hypothesis has "text" and a finite "score".',
             ) from None
         if one.id in lists:
             raise _damaged(path, number, f"id {one.id!r} again.")
@@ -125,47 +117,14 @@ def _list_of(row: dict[str, Any]) -> NBestList:
     return NBestList(str(row["id"]), hypotheses, row.get("reference"), row)
 
 
-def _read_kaldi(path, costs, encoding_errors: str) -> list[NBestList]:
-    texts = _keyed(path, encoding_errors)
-    totals = dict.fromkeys(texts, 0.0)
-    for cost_path in costs:
-        given = _keyed(cost_path, encoding_errors)
-        if differ := sorted(given.keys() ^ texts.keys()):
-            raise UserError(
-                f"{cost_path} and {_name(path)} have different hypotheses: "
-                f"{differ[0]!r}, of {len(differ)}, is in one of them only."
-            )
-        for key, (number, value) in given.items():
-            totals[key] += _cost(cost_path, number, value)
-    lists: dict[str, NBestList] = {}
-    for key, (number, text) in texts.items():
-        utterance, _, rank = key.rpartition("-")
-        if not utterance or not rank.isdigit():
-            problem = f"id {key!r} is not of the form <utterance>-<number>."
-            raise _damaged(path, number, problem)
-        one = lists.setdefault(utterance, NBestList(utterance, [], None, {}))
-        one.hypotheses.append(Hypothesis(text, -totals[key], {}))
-    return list(lists.values())
-
-
-def _cost(path, number: int, value: str) -> float:
-    try:
-        cost = float(value)
-    except ValueError:
-        cost = math.nan
-    if not math.isfinite(cost):
-        raise _damaged(path, number, f"the cost is {value!r}: no finite number.")
-    return cost
-
-
-def _keyed(path, encoding_errors: str) -> dict[str, tuple[int, str]]:
-    """First word of each line -> (line number, the rest with single spaces)."""
-    found: dict[str, tuple[int, str]] = {}
+def _read_references(path, encoding_errors: str) -> dict[str, str]:
+    """First word of each line -> the rest with single spaces."""
+    found: dict[str, str] = {}
     for number, line in enumerate(archives.read_lines(path, encoding_errors), 1):
         key, *words = line.split() or [""]
         if not line.startswith(key or "an id") or key in found:
             raise _damaged(path, number, f"the id is missing, or again: {line!r:.60}.")
-        found[key] = (number, " ".join(words))
+        found[key] = " ".join(words)
     return found
 
 

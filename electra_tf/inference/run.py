@@ -123,9 +123,7 @@ def rerank(given) -> str | None:
 
     if (given.weight is None) != given.tune:
         raise UserError("rerank needs --weight or --tune, and not both.", EXIT_FLAGS)
-    lists = reranking.read_nbest(
-        given.nbest, given.costs, given.references, given.encoding_errors
-    )
+    lists = reranking.read_nbest(given.nbest, given.references, given.encoding_errors)
     errors = reranking.errors_of(lists, is_needed=given.tune)
     with line_writer(given.output) as write:
         scorer = prediction.load(_model(given)).scorer(given.method)
@@ -215,8 +213,8 @@ def _check_effects(given, flags: FlagValues) -> None:
 
 def _check_not_read(given) -> None:
     """Refuses an output that would replace what is read."""
-    read = [(name, getattr(given, name)) for name in _READ]
-    for name, path in (*read, *(("costs", path) for path in given.costs)):
+    for name in _READ:
+        path = getattr(given, name)
         both_are_files = all(map(os.path.isfile, (path or "", given.output)))
         if both_are_files and os.path.samefile(path, given.output):
             raise UserError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""N-best lists: reading both forms, ranking, word errors, the best weight."""
+"""N-best lists: reading, ranking, word errors, the best weight."""
 
 import json
 import math
@@ -51,15 +51,14 @@ def test_json_lines(tmp_path):
     assert two.row == second and two.hypotheses[0].row["am"] == 1
 
 
-def test_kaldi_text_and_costs(tmp_path):
-    text = write(tmp_path / "n.txt", "a-b-1 x  y", "c-1", "a-b-2 x", "c-10 z")
-    acoustic = write(tmp_path / "ac", "c-1 1.5", "c-10 2", "a-b-1 3", "a-b-2 4e0")
-    graph = write(tmp_path / "lm", "c-1 1", "c-10 1", "a-b-1 1", "a-b-2 -1")
-    references = write(tmp_path / "ref", "c z", "a-b x y", "other w")
-    one, two = read_nbest(text, [acoustic, graph], references)
-    assert [(h.text, h.score) for h in one.hypotheses] == [("x y", -4.0), ("x", -3.0)]
-    assert [(h.text, h.score) for h in two.hypotheses] == [("", -2.5), ("z", -3.0)]
-    assert [(x.id, x.reference) for x in (one, two)] == [("a-b", "x y"), ("c", "z")]
+def test_references_of_their_own_file(tmp_path):
+    path = write(tmp_path / "n.jsonl", ROW, ROW | {"id": 7})
+    references = write(tmp_path / "ref", "7 x  y", "u1", "other w")
+    lists = read_nbest(path, references)
+    assert [(one.id, one.reference) for one in lists] == [("u1", ""), ("7", "x y")]
+    for lines in (["u1 a", "u1 b"], ["u1 a", ""], ["u1 a", " 7 b"]):
+        write(references, *lines)
+        refused(EXIT_DAMAGED, "ref, line 2: the id is missing", path, references)
 
 
 @pytest.mark.parametrize(
@@ -89,29 +88,10 @@ def test_damaged_json_lines(tmp_path, row):
     refused(EXIT_DAMAGED, "n.jsonl, line 2: ", path)
 
 
-@pytest.mark.parametrize(
-    ("text", "cost", "pattern"),
-    [
-        (["a-1 x", "a-2 y"], ["a-1 1"], "'a-2', of 1, is in one"),
-        (["a-1 x"], ["a-1 1", "b-1 1", "b-2 1"], "'b-1', of 2, is in one"),
-        (["a-1 x", "a-1 y"], ["a-1 1"], "text, line 2: .*a-1 y"),
-        (["a-1 x", ""], ["a-1 1"], "text, line 2: the id is missing"),
-        (["a-1 x", " a-2"], ["a-1 1"], "text, line 2: the id is missing"),
-        (["a-1 x", "cat"], ["a-1 1", "cat 2"], "line 2: id 'cat' is not of the form"),
-        (["a-1 x"], ["a-1 nan"], "cost, line 1: the cost is 'nan'"),
-    ],
-)
-def test_damaged_kaldi_files(tmp_path, text, cost, pattern):
-    text = write(tmp_path / "text", *text)
-    cost = write(tmp_path / "cost", *cost)
-    code = EXIT_DAMAGED if "line" in pattern else EXIT_CONFIG
-    refused(code, pattern, text, [cost])
-
-
 def test_missing_references_and_empty_files(tmp_path):
     path = write(tmp_path / "n.jsonl", ROW, ROW | {"id": "u2"}, ROW | {"id": "u3"})
     references = write(tmp_path / "ref", "u1 the cat")
-    refused(EXIT_CONFIG, "no reference for 'u2'", path, [], references)
+    refused(EXIT_CONFIG, "no reference for 'u2'", path, references)
     refused(EXIT_CONFIG, "holds no lists", write(tmp_path / "n.jsonl"))
 
 

@@ -188,21 +188,6 @@ def test_rerank_finds_the_weight(electric, scorer, tmp_path):
     assert run.stdout.splitlines()[-1] == "one"
 
 
-def test_rerank_in_kaldi_form(electric, scorer, tmp_path):
-    texts = ["w1 w2", "w3 w4"]
-    scores = [s.score for s in scorer.score_texts(texts)]
-    (tmp_path / "text").write_text(f"a-1 {texts[0]}\na-2 {texts[1]}\n")
-    # Half of each cost in each file; the second wins by 0.2 at weight 1.
-    costs = [scores[0] / 2 + 0.1, scores[1] / 2]
-    for name in ("ac", "lm"):
-        (tmp_path / name).write_text(f"a-1 {costs[0]}\na-2 {costs[1]}\n")
-    (tmp_path / "ref").write_text("a w3 w4\n")
-    flags = ("--nbest", tmp_path / "text", "--references", tmp_path / "ref")
-    flags += ("--costs", f"{tmp_path}/ac,{tmp_path}/lm", "--best", "--weight", "1")
-    run = infer("rerank", "--model", electric, *flags)
-    assert run.stdout == "a w3 w4\n" and "0.00% reranked" in run.stderr
-
-
 # Mistakes.
 
 
