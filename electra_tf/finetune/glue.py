@@ -31,7 +31,7 @@ from electra_tf.finetune.task import (
 from electra_tf.paths import escape
 from electra_tf.storage.files import atomic_write
 from electra_tf.storage.remote import expand, fetch
-from electra_tf.text import tables
+from electra_tf.text import records
 
 
 class Glue(NamedTuple):
@@ -257,7 +257,7 @@ class ParquetGlueTask(GlueRowsTask):
     def table(self, split):
         """As they stand in the file."""
         path = str(self.required(split))
-        table = tables.Rows(path)
+        table = records.Rows(path)
         rows = ((f"{path}, row {number}", row) for number, row in enumerate(table))
         return table.classes.get("label", ()), rows
 

@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from electra_tf.errors import JSON_ERRORS, UserError
-from electra_tf.text import archives, tables
+from electra_tf.text import archives
 from electra_tf.text.archives import COMPRESSED
 from electra_tf.text.corpus import TextReader, open_text
+from electra_tf.text.records import Rows
 from electra_tf.text.units import Unit
 
 TABLES = ("tsv", "csv", "jsonl", "json", "parquet")
@@ -337,7 +338,7 @@ def _table_rows(path: str, choices: Sequence[Columns]) -> Iterator[tuple[str, Ro
     A number without a class, which marks the rows without a label, is left out, and
     a list with one.
     """
-    table = tables.Rows(path)
+    table = Rows(path)
     _check_header(path, table.columns, choices, "It has the columns")
 
     def named(value: Any, names: Sequence[str]) -> Any:
@@ -603,8 +604,8 @@ def is_printed(value: Any) -> bool:
 
 def number_of(label: Any) -> float | None:
     """The number that a label is, if it is written as one; 01 is none."""
-    is_number = re.fullmatch(r"-?(0|[1-9]\d*)(\.\d+)?", str(label))
-    return float(label) if is_number else None
+    found = with_decimal_point(str(label))
+    return float(found) if re.fullmatch(r"-?(0|[1-9]\d*)(\.\d+)?", found) else None
 
 
 def with_decimal_point(number: str) -> str:

@@ -141,6 +141,8 @@ class MultilabelTask(TextTask):
             parts = value if isinstance(value, list) else [value]
             if any(part is None or isinstance(part, (list, dict)) for part in parts):
                 return f"{column} is {shown(value)}"
+            if str(value)[:1] == "{" and isinstance(inputs.printed(value), dict):
+                return f"{column} is {shown(value)}, not a list"
         return None
 
     def label_of(self, row: dict[str | None, Any]) -> tuple[str, ...]:
@@ -175,6 +177,9 @@ class MultilabelTask(TextTask):
             number = {str(number): name for number, name in enumerate(names)}
             labels = [tuple(number.get(x, x) for x in label) for label in labels]
         flat = [name for label in labels for name in label]
+        if several := [name for name in flat if re.search(r"\w *[;|] *\w", name)]:
+            what = f'labels such as {shown(several[0])} are one class; "separator" '
+            self.remark(split, f"{what}of the task parts them", len(several))
         spelled = super().one_spelling(split, flat)
         spelling = dict(zip(flat, spelled, strict=True))
         return [tuple(dict.fromkeys(map(spelling.get, label))) for label in labels]

@@ -207,7 +207,8 @@ class QATask(Task):
         """
         texts = (answer.text for answer in question.answers or ())
         right = tuple(text for text in texts if text.strip() or not self.is_v2)
-        if question.is_impossible and right:
+        is_some = bool("".join(right).strip())
+        if question.is_impossible and is_some:
             raise ValueError("is_impossible is true, but there are answers")
         if split == "train":
             return self._with_answer(base, question, owners, bool(right))
@@ -215,7 +216,7 @@ class QATask(Task):
             is_none = self.is_v2 and question.is_impossible
             if question.answers is None and not is_none:
                 raise ValueError("it has no answers to compare with")
-            if not (right or self.is_v2):
+            if not (is_some or self.is_v2):
                 self.remark(split, _NO_ANSWER)
             return base._replace(answers=right)
         return base
@@ -226,7 +227,9 @@ class QATask(Task):
         """An example with its first answer, or without any."""
         answers = question.answers if question.spans is None else question.spans
         if self.is_v2 and not has_answer:
-            if question.is_impossible is False and question.answers is not None:
+            if question.answers is None and not question.is_impossible:
+                raise ValueError("it has neither answers nor a true is_impossible")
+            if question.is_impossible is False:
                 raise ValueError("is_impossible is false, but the answers are empty")
             if answers:
                 self.remark("train", "empty answers are read as: there is none")

@@ -17,6 +17,7 @@ from electra_tf.finetune.inputs import (
     Input,
     Source,
     more_columns,
+    number_of,
     printed,
     read_json,
     records,
@@ -113,7 +114,8 @@ def paragraph(
     context = _field(entry, "context")
     if not isinstance(context, str):
         keys = ", ".join(map(str, entry))
-        refuse(where, f"the context is {shown(context)}, not a text; keys: {keys}")
+        what = f"the context is {shown(context)}, not a text; keys: {keys}"
+        refuse(where, f"{what}; expected: {_EXPECTED}")
     found = []
     for one in qas:
         try:
@@ -175,8 +177,9 @@ def _answer(value: Any) -> Answer:
     if not isinstance(text, str | int | float):
         raise ValueError(f"{shown(value)} is not an answer: it has no text")
     start = _field(value, "answer_start")
-    if isinstance(start, str) and start.strip().lstrip("-").isdecimal():
-        start = int(start)
+    if isinstance(start, str):  # pandas has 4.0 in columns with an empty cell
+        number = number_of(start.strip() or -1)
+        start = start if number is None else number
     if isinstance(start, float) and start.is_integer():
         start = int(start)
     if start is None:

@@ -35,8 +35,7 @@ from electra_tf.finetune.results import (
     settings_of,
 )
 from electra_tf.finetune.task import Task
-from electra_tf.interop import compare
-from electra_tf.interop.checkpoint import CheckpointInfo
+from electra_tf.interop.checkpoint import FINETUNE, CheckpointInfo
 from electra_tf.processes import Commands, run_commands
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.files import atomic_write, check_place
@@ -102,7 +101,7 @@ def run(flags: Flags, console: Console) -> int:
         console.log(f"Note: {note}.")
     console.log()
     if source is not None:
-        compare.check(source, config, vocab, compare.FINETUNE)
+        source.check(config, vocab, FINETUNE)
     if flags.sweep:
         return run_sweep(config, vocab, console)
     trained = None
@@ -375,7 +374,7 @@ def run_sweep(config: FinetuningConfig, vocab: Vocabulary, console: Console) -> 
             )
             check_trial_places(here)
             source = initial_weights.find(prefix, console.log)
-            compare.check(source, here, vocab, compare.FINETUNE)
+            source.check(here, vocab, FINETUNE)
             run = Run(here, vocab, tasks, source, placement, console, stop)
             results = results_of(here, source, vocab, tasks)
             if code := run_trials(run, results, numbers(here), for_glue=False):

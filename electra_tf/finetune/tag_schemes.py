@@ -33,17 +33,19 @@ _AS_BIOES = {"L": "E", "U": "S", "M": "I", "W": "S"}
 _ANY = "BIESLUMW"
 _UNNAMED = "span"  # the class where tags are letters alone
 # How a tag is written, by an example; the last two have no class, no letter.
-FORMS = ("B-PER", "B_PER", "PER-B", "PER_B", "B", "PER")
+FORMS = ("B-PER", "B_PER", "PER-B", "PER_B", "b-PER", "B", "PER")
 OUTSIDE = ("O", "0", "o", "-")
 
 
 def _like(form: str, letter: str, name: str) -> str:
     """A form with something else for its letter and its class."""
-    return re.sub("PER|B", lambda m: letter if m[0] == "B" else name, form)
+    letter = letter.lower() if form[0] == "b" else letter
+    return re.sub("PER|[Bb]", lambda m: name if m[0] == "PER" else letter, form)
 
 
 def _pattern(form: str, letters: str) -> re.Pattern[str]:
-    pattern = _like(form, f"(?P<letter>[{letters}])", "(?P<name>.+)")
+    letters = letters.lower() if form[0] == "b" else letters
+    pattern = _like(form.upper(), f"(?P<letter>[{letters}])", "(?P<name>.+)")
     return re.compile(pattern, re.DOTALL)
 
 
@@ -99,7 +101,7 @@ class Notation(NamedTuple):
         if not found or tag in OUTSIDE:
             return None
         parts = found.groupdict()
-        letter = parts.get("letter", "I")
+        letter = parts.get("letter", "I").upper()
         return f"{_AS_BIOES.get(letter, letter)}-{parts.get('name', _UNNAMED)}"
 
     def wrong(self) -> str:
@@ -141,7 +143,7 @@ def notation_of(
         one = found._replace(form=form)
         return sum(n for tag, n in classes.items() if one.read(tag))
 
-    form = max(FORMS[:4], key=readable)  # the first of equals
+    form = max(FORMS[:-2], key=readable)  # the first of equals
     if classes and not readable(form):
         is_letters = set(classes) <= set(_ANY)
         form = "B" if is_letters else "PER"
@@ -159,7 +161,7 @@ def notation_of(
     if not found.scheme:
         tags = [[found.read(tag) or "O" for tag in tags] for tags in sentences]
         read = filter(None, map(_pattern(form, _ANY).fullmatch, classes))
-        letters = {match["letter"] for match in read}
+        letters = {match["letter"].upper() for match in read}
         found = found._replace(scheme=_scheme_of(tags, letters))
     return found
 

@@ -23,7 +23,7 @@ from electra_tf.finetune.inputs import Input, Source
 from electra_tf.storage.files import atomic_write
 from electra_tf.storage.manifest import sha256
 from electra_tf.storage.remote import fetch_once
-from electra_tf.text.json_lines import json_line
+from electra_tf.text.records import json_line
 from electra_tf.text.tokenization import Tokenizer
 
 FACTS_FILE = "tasks.json"

@@ -40,8 +40,7 @@ from electra_tf.finetune.results import (
     settings_of,
 )
 from electra_tf.finetune.task import Scorer, Task, check_trained_for, write_facts
-from electra_tf.interop import compare
-from electra_tf.interop.checkpoint import CheckpointInfo
+from electra_tf.interop.checkpoint import FINETUNE, CheckpointInfo
 from electra_tf.paths import shown
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.files import atomic_write
@@ -264,7 +263,7 @@ def _load(run: Run, trial: int, source: CheckpointInfo | None):
     task, state = build(run, trial, 1)
     if source is None:
         source = initial_weights.find(config.trial_dir(trial), run.console.log)
-    compare.check(source, config, run.vocab, compare.FINETUNE)
+    source.check(config, run.vocab, FINETUNE)
     initial_weights.load_all(source, state.weights(), run.console.log)
     run.console.log(f"Trial {trial}: weights from {source.origin}")
     return task.model, shown(source.origin)

@@ -79,6 +79,7 @@ def in_form(tag, form, outside):
         "B_PER": f"{letter}_{name}",
         "PER-B": f"{name}-{letter}",
         "PER_B": f"{name}_{letter}",
+        "b-PER": f"{letter.lower()}-{name}",
         "B": letter,
         "PER": name,
     }[form]
