@@ -145,9 +145,9 @@ def notation_of(
 
     form = max(FORMS[:-2], key=readable)  # the first of equals
     if classes and not readable(form):
-        is_letters = set(classes) <= set(_ANY)
-        form = "B" if is_letters else "PER"
-        if form == "PER" and counts[outside] < max(counts.values()) and not given:
+        form = "B" if set(classes) <= set(_ANY) else "PER"
+    if form == "PER":
+        if counts[outside] < max(counts.values()) and not given:
             names = ", ".join(sorted(classes)[:5])
             raise UserError(
                 f"tags without letters such as B- ({names}), which have two readings: "
@@ -155,8 +155,7 @@ def notation_of(
                 'speech,\n"scheme": "bare" takes words of one class side by side for '
                 "a span"
             )
-        if form == "PER":
-            return found._replace(scheme="IO", form=form)
+        return found._replace(scheme="IO", form=form)
     found = found._replace(form=form)
     if not found.scheme:
         tags = [[found.read(tag) or "O" for tag in tags] for tags in sentences]

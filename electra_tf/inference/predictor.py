@@ -266,5 +266,5 @@ class TaskPredictor(Predictor):
         rows = [(self._task, found) for found in features]
         length = self._config.max_seq_length
         arrays = preprocessing.pack(rows, {self._task: self._number}, length)
-        store = preprocessing.FeatureStore(arrays, "", self._num_heads, [])
+        store = preprocessing.FeatureStore(arrays, self._num_heads)
         return self._run(store)

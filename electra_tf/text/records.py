@@ -114,7 +114,7 @@ def read_table(
     end: int,
     encoding_errors: str = "strict",
 ) -> Iterator[TextReader]:
-    """Yields a reader for each text in some parts of a table; a null is no text."""
+    """Yields a reader for each text in some parts of a table, nulls included."""
     with _opened(kind, path, key) as (column, _, batches):
         import pyarrow as pa
         import pyarrow.compute as pc

@@ -143,6 +143,12 @@ def test_two_lists_of_tags_are_refused(tmp_path):
     assert task.labels == ["O"]
 
 
+def test_training_file_without_tags_is_refused(tmp_path):
+    files, keys = {"train.txt": "O the\nB-X dog\n"}, {"words": 2}
+    with pytest.raises(UserError, match=r"train.txt has words, but no tags"):
+        own_tasks(tmp_path, files, "tagging", keys=keys)
+
+
 def predicted(task, spans):
     """The scorer of the dev set, where all sentences get the same spans."""
     scorer = task.scorer("dev")

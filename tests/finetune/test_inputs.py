@@ -131,8 +131,7 @@ def prepare(directory, name, splits):
 
 
 @pytest.mark.parametrize(
-    "name",
-    by_default(["cola", "mrpc", "sts", "rte", "mnli"], ["rte", "sts"]),
+    "name", by_default(["cola", "mrpc", "sts", "rte", "mnli"], ["rte", "sts"])
 )
 def test_glue_is_the_same_from_tensorflow_datasets(tmp_path, name):
     rows = glue_rows(name)
