@@ -332,6 +332,12 @@ def untagged_layout(name: str, lines: Sequence[str], column: Named = None) -> La
     if isinstance(column, str) and column in (rows or [[]])[0]:
         found, [place] = _named(name, lines, found, [column])
         return found._replace(words=place, notes=())
+    if not (found.notes or is_tabbed or is_tagged):
+        if found.width > 1:
+            note = f"words are in the first of {found.width} columns"
+            return found._replace(notes=(note,))
+        if len(whole) > 1 and not is_parted:
+            return found._replace(notes=("all lines are words of one sentence",))
     return found
 
 

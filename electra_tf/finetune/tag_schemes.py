@@ -143,9 +143,12 @@ def notation_of(
         one = found._replace(form=form)
         return sum(n for tag, n in classes.items() if one.read(tag))
 
-    form = max(FORMS[:-2], key=readable)  # the first of equals
+    form = max(FORMS[:4], key=readable)  # the first of equals
     if classes and not readable(form):
+        # One of several classes may be called e-mail.
+        is_lower = readable("b-PER") == sum(classes.values())
         form = "B" if set(classes) <= set(_ANY) else "PER"
+        form = "b-PER" if is_lower and "b" in {tag[0] for tag in classes} else form
     if form == "PER":
         if counts[outside] < max(counts.values()) and not given:
             names = ", ".join(sorted(classes)[:5])
