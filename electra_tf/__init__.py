@@ -8,7 +8,7 @@ and does not import TensorFlow.
 import importlib
 from typing import Any
 
-from electra_tf import keras_registry
+from electra_tf import keras_registry, startup
 
 __version__ = "0.1.0"
 
@@ -50,3 +50,4 @@ def __dir__() -> list[str]:
 
 
 keras_registry.install()
+startup.filter_import()

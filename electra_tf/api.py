@@ -15,12 +15,12 @@ import tempfile
 from typing import Any
 
 from electra_tf.config.pretraining import PretrainingConfig
-from electra_tf.data import dataset_building, word_counting
+from electra_tf.data import dataset_building, vocabulary_training
 from electra_tf.data.record_making import BuildSettings
 from electra_tf.errors import UserError
 from electra_tf.jobs.job import Runner
 from electra_tf.paths import escape
-from electra_tf.text import corpus, units, vocabulary_training
+from electra_tf.text import corpus, units
 from electra_tf.text.vocabulary import (
     TokenizerConfig,
     Vocabulary,
@@ -62,7 +62,7 @@ def train_vocabulary(
         _temporary.append(tempfile.TemporaryDirectory(prefix="electra_tf_vocabulary_"))
         output_file = os.path.join(_temporary[-1].name, "vocab.txt")
     path = os.fspath(output_file)
-    counts = word_counting.count(
+    counts = vocabulary_training.count(
         text, config, units.Reading(), path, Runner(num_processes)
     )
     if not counts.words:

@@ -7,10 +7,12 @@ stays quick.
 """
 
 import importlib
-import importlib.abc
-import importlib.util
 import sys
+import types
+from collections.abc import Callable
 from typing import Any, NamedTuple
+
+from electra_tf.startup import on_import
 
 PACKAGE = "electra_tf"
 # Module -> the classes in it that are registered.
@@ -50,23 +52,9 @@ def _register(keras: Any) -> None:
             registry.setdefault(f"{PACKAGE}>{name}", _StandIn(module, name))
 
 
-class _OnImport(importlib.abc.MetaPathFinder):
-    """Registers as soon as Keras is imported."""
-
-    def find_spec(self, fullname, path, target=None):
-        if fullname != "keras":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def exec_module(module):
-                execute(module)
-                _register(module)
-
-            spec.loader.exec_module = exec_module
-        return spec
+def _execute_and_register(execute: Callable, keras: types.ModuleType) -> None:
+    execute(keras)
+    _register(keras)
 
 
 def install() -> None:
@@ -74,4 +62,4 @@ def install() -> None:
     if sys.modules.get("keras"):
         _register(sys.modules["keras"])
     else:
-        sys.meta_path.insert(0, _OnImport())
+        on_import("keras", _execute_and_register)

@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.abc
+import importlib.util
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+import types
+from collections.abc import Callable, Iterable, Iterator
 
 # Printed by C++ code on every start, before any log level applies.
 _NOTICES = re.compile(
@@ -16,7 +19,7 @@ _NOTICES = re.compile(
     rb"|failed call to cuInit: (INTERNAL: .*)?UNKNOWN ERROR \(303\)"
 )
 
-
+_is_filtered = False
 # Whether only a script uses this Keras; `cli.run` says so.
 in_script = False
 
@@ -36,6 +39,43 @@ def import_tensorflow() -> None:
         import tensorflow as tf
 
         tf.config.list_physical_devices()
+
+
+class _OnImport(importlib.abc.MetaPathFinder):
+    def __init__(self, name: str, around: Callable[[Callable, types.ModuleType], None]):
+        self._name, self._around = name, around
+
+    def find_spec(self, fullname, path, target=None):
+        if fullname != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            execute, around = spec.loader.exec_module, self._around
+            spec.loader.exec_module = lambda module: around(execute, module)
+        return spec
+
+
+def on_import(name: str, around: Callable[[Callable, types.ModuleType], None]) -> None:
+    """Calls `around(execute, module)` in place of `execute(module)` of a module.
+
+    It is executed at its first import, which is still to come, by any other module.
+    """
+    sys.meta_path.insert(0, _OnImport(name, around))
+
+
+def filter_import() -> None:
+    """Drops the notices of TensorFlow's import in a user's program, too.
+
+    Devices are left for the program to choose, and so are log levels.
+    """
+
+    def filtered(execute: Callable, module: types.ModuleType) -> None:
+        with filtered_stderr():
+            execute(module)
+
+    if "tensorflow" not in sys.modules:
+        on_import("tensorflow", filtered)
 
 
 def keep_triton_out() -> None:
@@ -68,6 +108,11 @@ def filtered_stderr():
     """
     import subprocess
 
+    global _is_filtered
+    if _is_filtered:
+        yield
+        return
+    _is_filtered = True
     sys.stderr.flush()
     # In a session of its own, Ctrl-C does not reach it.
     child = subprocess.Popen(
@@ -82,6 +127,7 @@ def filtered_stderr():
     try:
         yield
     finally:
+        _is_filtered = False
         sys.stderr.flush()
         os.dup2(kept, 2)
         os.close(kept)

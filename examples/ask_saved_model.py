@@ -5,6 +5,7 @@
 python3 examples/ask_saved_model.py EXPORT_DIR TEXT [TEXT ...]
 
 EXPORT_DIR is a SavedModel, or the folder of its versions, whose newest one is asked.
+No setting of TensorFlow's turns off the notices that its import prints: 2>/dev/null.
 """
 
 import sys

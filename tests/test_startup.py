@@ -22,9 +22,12 @@ config = types.SimpleNamespace(list_physical_devices=lambda: [])
 PRINTED = "E0000 the driver is too old\nF0000 check failed: no newline at the end\n"
 
 
-def start(folder, end):
+SCRIPT = "from electra_tf import startup\nstartup.import_tensorflow()\n"
+USERS = "import electra_tf, tensorflow\n"
+
+
+def start(folder, end, code):
     (folder / "tensorflow.py").write_text(TENSORFLOW.format(end=end))
-    code = "from electra_tf import startup\nstartup.import_tensorflow()\n"
     return subprocess.run(
         [sys.executable, "-c", code + "import sys; print('after', file=sys.stderr)"],
         cwd=ROOT,
@@ -36,6 +39,7 @@ def start(folder, end):
     )
 
 
+@pytest.mark.parametrize("program", [SCRIPT, USERS], ids=["script", "users"])
 @pytest.mark.parametrize(
     ("end", "code", "stderr"),
     [
@@ -45,8 +49,8 @@ def start(folder, end):
         ("raise ImportError('libcudart.so is missing')", 1, f"{PRINTED}Traceback"),
     ],
 )
-def test_only_notices_are_dropped(tmp_path, end, code, stderr):
-    done = start(tmp_path, end)
+def test_only_notices_are_dropped(tmp_path, program, end, code, stderr):
+    done = start(tmp_path, end, program)
     assert done.returncode == code and done.stderr.startswith(stderr)
     if code == 1:
         assert "libcudart.so is missing" in done.stderr

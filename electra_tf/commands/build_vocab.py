@@ -20,7 +20,7 @@ from electra_tf.errors import EXIT_FLAGS, UserError
 from electra_tf.paths import shown
 from electra_tf.storage.files import check_place
 from electra_tf.storage.remote import check_writable, names_in, put
-from electra_tf.text import corpus, tfds_documents
+from electra_tf.text import corpus, records
 from electra_tf.text.vocabulary import (
     MAX_CHARS_PER_WORD,
     SPECIAL_TOKENS,
@@ -71,7 +71,7 @@ def main(argv: list[str]) -> None:
     del argv
     output = _check_flags()
     # Imported late, so that wrong flags are reported first.
-    from electra_tf.text import vocabulary_training
+    from electra_tf.data import vocabulary_training
 
     config = TokenizerConfig(_LOWER.value, _ACCENTS.value)
     source, counts = _count_words(config)
@@ -129,18 +129,18 @@ def _too_long(number: int) -> str:
 
 def _count_words(config: TokenizerConfig):
     """The words of the corpus: (what it is, for the settings; their counts)."""
-    from electra_tf.data import word_counting
+    from electra_tf.data import vocabulary_training
     from electra_tf.jobs.job import Runner
 
     text, reading = _CORPUS.read(_ENCODING_ERRORS.value)
     if _CORPUS.tfds.value:
         spec = _CORPUS.tfds.value
-        name, *_ = tfds_documents.open_tfds(spec, reading.tfds_data_dir)
+        name, *_ = records.open_tfds(spec, reading.tfds_data_dir)
         source = {"tfds": f"{name}:{spec.rpartition(':')[2]}"}
     else:
         source = {"corpus_dir": _CORPUS.directory.value, "num_files": text.num_files}
     runner = Runner(_NUM_PROCESSES.value or os.cpu_count(), _BEAM_ARGS())
-    return source, word_counting.count(
+    return source, vocabulary_training.count(
         text, config, reading, _OUTPUT_FILE.value, runner
     )
 

@@ -39,48 +39,34 @@ _HPARAMS = (
     "weight_decay_rate mask_prob gen_weight disc_weight precision seed"
 ).split()
 
+_LOAD = """\
+import tensorflow as tf
+import tensorflow_text  # its ops
+
+{kind} = tf.saved_model.load("{kind}")
+"""
 _USE = {
     "encoder": """\
-import tensorflow as tf
-import tensorflow_text  # the preprocessor's ops
-
 preprocessor = tf.saved_model.load("preprocessor")
-encoder = tf.saved_model.load("encoder")
 outputs = encoder(preprocessor(tf.constant(["The chef ate the meal."])))
 outputs["sequence_output"]  # [texts, tokens, width]; also pooled_output, default,
                             # encoder_outputs; training=True switches dropout on
 """,
     "preprocessor": """\
-import tensorflow as tf
-import tensorflow_text
-
-preprocessor = tf.saved_model.load("preprocessor")
 preprocessor(tf.constant(["one text", "another"]))
 tokens = [preprocessor.tokenize(tf.constant([t])) for t in ("premise", "hypothesis")]
 preprocessor.bert_pack_inputs(tokens, seq_length=64)
 """,
     "detector": """\
-import tensorflow as tf
-import tensorflow_text
-
-detect = tf.saved_model.load("detector").signatures["serving_default"]
-found = detect(text=tf.constant(["The chef ate the giraffe."]))
+found = detector(tf.constant(["The chef ate the giraffe."]))
 found["tokens"], found["starts"], found["ends"], found["probabilities"]
 """,
     "generator": """\
-import tensorflow as tf
-import tensorflow_text
-
-fill = tf.saved_model.load("generator").signatures["serving_default"]
-found = fill(text=tf.constant(["The chef [MASK] the meal."]))
+found = generator(tf.constant(["The chef [MASK] the meal."]))
 found["tokens"], found["probabilities"]
 """,
     "scorer": """\
-import tensorflow as tf
-import tensorflow_text
-
-score = tf.saved_model.load("scorer").signatures["serving_default"]
-score(text=tf.constant(["The chef ate the meal."]))["score"]
+scorer(tf.constant(["The chef ate the meal."]))["score"]
 """,
 }
 # What a card says only of these.
@@ -219,7 +205,9 @@ def model_card(
         f"| `{kind}` | {_DOES[kind]} | {differences[kind]:.1e} |"
         for kind in differences
     ]
-    programs = [f"```python\n{_USE[kind]}```" for kind in differences]
+    programs = [
+        f"```python\n{_LOAD.format(kind=kind)}{_USE[kind]}```" for kind in differences
+    ]
     limits = [text for kind, text in _LIMITS.items() if kind in differences]
     length = facts.source.facts.get("trained_length")
     return _CARD.format(

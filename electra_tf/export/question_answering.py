@@ -27,7 +27,6 @@ from electra_tf.export.signatures import (
 )
 from electra_tf.finetune import qa, qa_answers
 from electra_tf.finetune.qa_answers import Answers, decode
-from electra_tf.text import packing
 from electra_tf.text.tf_tokenization import TokensInText, tokenize_with_offsets
 
 _NEAR_TIE = 1e-4
@@ -325,10 +324,5 @@ def in_python(
     reader.answer_text = answer_text or reader.answer_text
     reader.is_v2 = _has_null(task)
     example = reader.input_example(0, {"question": question, "context": context})
-    outputs = []
-    for features in reader.featurize(example, False):
-        row = packing.Row(features["input_ids"], features["segment_ids"])
-        packed = packing.pad([row], source.vocab.pad_id, source.max_seq_length)
-        found = task.outputs(EncoderInputs(*map(tf.constant, packed)))
-        outputs.append({name: value.numpy()[0] for name, value in found.items()})
-    return decode(reader, example, outputs)
+    outputs = task.predictor.outputs(reader.featurize(example, False))
+    return decode(reader, example, list(outputs))

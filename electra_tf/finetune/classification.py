@@ -101,19 +101,19 @@ class RegressionScorer(Scorer):
         """pearson, spearman, mse, loss."""
         from scipy import stats
 
-        targets = np.array([row["targets"] for row in self.rows])
-        predictions = np.array([row["predictions"] for row in self.rows])
+        targets, predictions, losses = (
+            np.array([row[name] for row in self.rows])
+            for name in ("targets", "predictions", "loss")
+        )
         is_defined = len(self.rows) > 1 and np.ptp(targets) > 0
         pearson = spearman = 0.0 if is_defined else math.nan
         if is_defined and not self.is_degenerate:
             pearson = stats.pearsonr(targets, predictions)[0]
             spearman = stats.spearmanr(targets, predictions)[0]
-        return [
-            ("pearson", 100.0 * float(pearson)),
-            ("spearman", 100.0 * float(spearman)),
-            ("mse", float(np.mean(np.square(targets - predictions)))),
-            ("loss", float(np.mean([row["loss"] for row in self.rows]))),
-        ]
+        mse = np.mean(np.square(targets - predictions))
+        found = (100.0 * float(pearson), 100.0 * float(spearman), mse, np.mean(losses))
+        names = ("pearson", "spearman", "mse", "loss")
+        return list(zip(names, map(float, found), strict=True))
 
     @property
     def is_degenerate(self) -> bool:
@@ -149,8 +149,12 @@ class TextTask(Task):
         """Those that the model was trained for, else those of the training file."""
         if self.stored:
             return self.stored.labels
-        found = {e.label for e in self.read("train")} if self._has_classes else ()
-        return tuple(sorted(found))
+        examples = self.read("train") if self._has_classes else ()
+        return tuple(sorted({x for e in examples for x in self.names_in(e.label)}))
+
+    def names_in(self, label: Any) -> Sequence[str]:
+        """The classes that the label of an example names."""
+        return (label,)
 
     @property
     def columns(self) -> list[Columns]:
@@ -293,11 +297,11 @@ class TextTask(Task):
         """That of the description, else the model, else the training file."""
         if self._has_classes:
             return 0.0, 1.0
+        low, high = 0.0, 1.0
         if self.stored:
             low, high = self.stored.lowest, self.stored.highest
-        else:
-            is_given = self._is_scale_given
-            low, high = (0.0, 1.0) if is_given else _range(self.read("train"))
+        elif not self._is_scale_given:
+            low, high = _range(self.read("train"))
         given = self.description.get
         return float(given("lowest", low)), float(given("highest", high))
 
@@ -316,9 +320,8 @@ class TextTask(Task):
         elif self.highest <= self.lowest:
             raise UserError(f"task {self.name}: all scores are {self.lowest:g}.")
         elif self.config.scores_dev and not self._is_scale_given:
-            low, high = _range(self.read("dev"))
+            low, high = _range([*self.read("train"), *self.read("dev")])
             if low < self.lowest or high > self.highest:
-                low, high = min(low, self.lowest), max(high, self.highest)
                 raise UserError(
                     f"{self.path('dev')} has scores from {low:g} to {high:g}, the "
                     f"training file from {self.lowest:g} to {self.highest:g}.\nGive "
@@ -356,9 +359,8 @@ class TextTask(Task):
             read = inputs.texts(source, [columns], self.identity, bad)
             return [self.input_example(eid, one.fields) for eid, one in enumerate(read)]
         rows = []
-        for where, row, _ in inputs.whole_rows(
-            source, [(*columns, *self.label_columns)], bad
-        ):
+        wanted = [(*columns, *self.label_columns)]
+        for where, row, _ in inputs.whole_rows(source, wanted, bad):
             if wrong := inputs.no_text(row, columns) or self.wrong_cells(row):
                 bad(where, wrong)
             else:
@@ -478,9 +480,9 @@ def balanced_weights(
     Args:
       of_examples: the label, or the tuple of labels, of each training example.
     """
-    has_one = all(isinstance(label, str) for label in of_examples)
+    has_one, total = all(isinstance(x, str) for x in of_examples), len(of_examples)
     each = of_examples if has_one else itertools.chain.from_iterable(of_examples)
-    counts, total = collections.Counter(each), len(of_examples)
+    counts = collections.Counter(each)
     if missing := next((label for label in labels if not counts[label]), None):
         raise UserError(
             f"task {name}: class_weights is {BALANCED!r}, but there is no training "

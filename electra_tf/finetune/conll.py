@@ -144,34 +144,30 @@ def tagged_layout(
     found, [words, tags] = _named(name, lines, layout_of(lines), [words, tags])
     if words is not None:
         found = found._replace(words=words, notes=())
-    others = [c for c in range(found.width) if c > found.words]
-    if tags is None and others:
-        columns = _columns(lines, found)
-        classes = {c: _classes(columns[c]) for c in others}
-        last = others[-1]
-        like = [c for c in others if classes[c] is not None]
-        rivals = [c for c in like if c != last and classes[c]]
-        unclear = bool(rivals) and last in like
-        if unclear and not found.is_numbered:  # CoNLL-2003 has chunks before its names.
-            unclear = not classes[last] or any(
-                classes[last] & classes[c] for c in rivals
-            )
-        if found.is_numbered and len(others) > 1 and not unclear:
-            unclear = is_plain or len(like) != 1
-            last = like[0] if len(like) == 1 else last
-        if unclear:
-            shown_columns = "; ".join(
-                f"{c + 1}: {' '.join(columns[c][:4])}" for c in others
-            )
-            raise UserError(
-                f"{name}: more than one column could be that of the tags: "
-                f"{shown_columns:.300}.\nName it in the task, counted from 1, such as "
-                f'"words": {found.words + 1}, "tags": {(rivals or others)[0] + 1}.'
-            )
-        tags = last
-        notes = (f"{note}; tags in column {tags + 1}" for note in found.notes)
-        found = found._replace(notes=tuple(notes))
-    return found._replace(tags=tags)
+    others = [*range(found.words + 1, found.width)]
+    if tags is not None or not others:
+        return found._replace(tags=tags)
+    columns = _columns(lines, found)
+    classes = {c: _classes(columns[c]) for c in others}
+    tags = others[-1]
+    like = [c for c in others if classes[c] is not None]
+    rivals = [c for c in like if c != tags and classes[c]]
+    unclear = bool(rivals) and tags in like
+    if unclear and not found.is_numbered:  # CoNLL-2003 has chunks before its names.
+        of_last = classes[tags]
+        unclear = not of_last or any(of_last & classes[c] for c in rivals)
+    if found.is_numbered and len(others) > 1 and not unclear:
+        unclear = is_plain or len(like) != 1
+        tags = like[0] if len(like) == 1 else tags
+    if unclear:
+        listed = "; ".join(f"{c + 1}: {' '.join(columns[c][:4])}" for c in others)
+        raise UserError(
+            f"{name}: more than one column could be that of the tags: {listed:.300}.\n"
+            f'Name it in the task, counted from 1, such as "words": {found.words + 1}, '
+            f'"tags": {(rivals or others)[0] + 1}.'
+        )
+    notes = tuple(f"{note}; tags in column {tags + 1}" for note in found.notes)
+    return found._replace(tags=tags, notes=notes)
 
 
 def _columns(lines: Sequence[str], layout: Layout) -> list[list[str]]:
@@ -194,30 +190,29 @@ def _named(
 ) -> tuple[Layout, list[int | None]]:
     """The layout, and the columns that a task names, from 0."""
     first = next((cells_of(x) for x in lines if not x.startswith("#")), [])
-    globally = next((x for x in lines[:5] if x.startswith("# global.columns")), None)
-    names = [*map(str.lower, globally.partition("=")[2].split())] if globally else []
+    line = shown(" ".join(first))
+    globally = next((x for x in lines[:5] if x.startswith("# global.columns")), "")
+    names = globally.partition("=")[2].lower().split()
     found: list[int | None] = []
     for column in wanted:
-        if column is None or isinstance(column, int):
-            found.append(None if column is None else column - 1)
-            continue
-        if column in first:
-            names, layout = first, layout._replace(has_header=True)
-        elif not names and layout.width == len(_CONLL_U):
-            names = _CONLL_U
-        key = column if column in names else column.lower()
-        if key not in names:
-            raise UserError(
-                f"{name} has no column {column!r}; its first line is "
-                f"{shown(' '.join(first))}.\nName columns by number, counted from 1."
-            )
-        found.append(names.index(key))
-    for place in found:
-        if place is not None and not 0 <= place < layout.width:
+        if isinstance(column, str):
+            if column in first:
+                names, layout = first, layout._replace(has_header=True)
+            elif not names and layout.width == len(_CONLL_U):
+                names = _CONLL_U
+            key = column if column in names else column.lower()
+            if key not in names:
+                raise UserError(
+                    f"{name} has no column {column!r}; its first line is {line}.\n"
+                    "Name columns by number, counted from 1."
+                )
+            column = names.index(key) + 1
+        if column is not None and not 0 < column <= layout.width:
             raise UserError(
                 f"{name} has {layout.width} columns, counted from 1; the task names "
-                f"column {place + 1}.\nA line of it: {shown(' '.join(first))}."
+                f"column {column}.\nA line of it: {line}."
             )
+        found.append(None if column is None else column - 1)
     if layout.has_header:  # which may have hidden that words are counted
         rest = layout_of(lines[1:])
         layout = rest._replace(has_header=True)
@@ -240,10 +235,10 @@ def sentence_rows(
     if source.form != "csv":
         yield from records(source)
         return
-    names = ([str(name) for name in names if name] for names in columns)
+    names = [[str(name) for name in usual if name] for usual in columns]
     kept = list(records(source, [*itertools.product(*names)]))
     header = kept[0][1] if kept else {}
-    named = [next((n for n in names if n in header), None) for names in columns]
+    named = (next((n for n in usual if n in header), None) for usual in names)
     found = [name for name in named if name is not None]
     lists = [{c: _listed(row.get(c, "")) for c in found} for _, row in kept]
     if not found or any(len(row[found[-1]]) > 1 for row in lists):
@@ -255,12 +250,14 @@ def sentence_rows(
             "says which rows are a sentence.\nName it in the task, such as "
             f'"id": "{next(iter(header))}".'
         )
-    whole: list[tuple[str, dict[Any, Any]]] = []
+    sentence: dict[Any, Any] = {}
+    whole = []
     for where, row in kept:
-        if not whole or row.get(identity) not in ("", whole[-1][1][identity]):
-            whole.append((where, row | {column: [] for column in found}))
+        if not whole or row.get(identity) not in ("", sentence[identity]):
+            sentence = row | {column: [] for column in found}
+            whole.append((where, sentence))
         for column in found:
-            whole[-1][1][column].append(row.get(column, ""))
+            sentence[column].append(row.get(column, ""))
     yield from whole
 
 
@@ -271,9 +268,7 @@ def _listed(cell: str) -> list[Any]:
 
 
 def words(
-    source: Source,
-    column: Named = None,
-    identity: Columns = ("id",),
+    source: Source, column: Named = None, identity: Columns = ("id",)
 ) -> Iterator[Input]:
     """Sentences as lists of words: lists in JSON lines, columns, or a sentence a line.
 
@@ -323,20 +318,26 @@ def untagged_layout(name: str, lines: Sequence[str], column: Named = None) -> La
     found = layout_of(lines)
     rows = [cells_of(line) for line in lines]
     whole = [row for row in rows if row and not row[0].startswith(("#", "-DOCSTART-"))]
-    widths = {len(row) for row in whole}
-    parted = any(not a and b for a, b in itertools.pairwise([[""], *rows]))
-    ends = {row[-1] for row in whole}
+    widths, ends = {len(row) for row in whole}, {row[-1] for row in whole}
+    is_parted = any(not a and b for a, b in itertools.pairwise([[""], *rows]))
     is_tagged = len(widths) == 1 and bool(_classes([*ends])) or "O" in ends
-    has_tabs = any("\t" in line.rstrip(_BLANK) for line in lines)
-    if not has_tabs and found.width > 1 and not is_tagged:
-        if len(widths) > 1 or not parted:
-            note = "no columns: each line is a sentence of words between blanks"
-            return found._replace(is_running=True, notes=(note,))
+    is_tabbed = any("\t" in line.rstrip(_BLANK) for line in lines)
+    if found.width > 1 and not (
+        is_tabbed or is_tagged or len(widths) == 1 and is_parted
+    ):
+        note = "no columns: each line is a sentence of words between blanks"
+        return found._replace(is_running=True, notes=(note,))
     if isinstance(column, int) and 1 <= column <= found.width:
         return found._replace(words=column - 1, notes=())
     if isinstance(column, str) and column in (rows or [[]])[0]:
         found, [place] = _named(name, lines, found, [column])
         return found._replace(words=place, notes=())
+    if not (found.notes or is_tabbed or is_tagged):
+        if found.width > 1:
+            note = f"words are in the first of {found.width} columns"
+            return found._replace(notes=(note,))
+        if len(whole) > 1 and not is_parted:
+            return found._replace(notes=("all lines are words of one sentence",))
     return found
 
 

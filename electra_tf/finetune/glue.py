@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import itertools
 import zipfile
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,19 +18,12 @@ import numpy as np
 
 from electra_tf.errors import UserError
 from electra_tf.finetune.classification import InputExample, TextTask
-from electra_tf.finetune.inputs import (
-    Columns,
-    Source,
-    parquet_name,
-    shown,
-)
-from electra_tf.finetune.task import (
-    rounded,
-)
+from electra_tf.finetune.inputs import Columns, Source, parquet_name, shown
+from electra_tf.finetune.task import rounded
 from electra_tf.paths import escape
 from electra_tf.storage.files import atomic_write
 from electra_tf.storage.remote import expand, fetch
-from electra_tf.text import tables
+from electra_tf.text import records
 
 
 class Glue(NamedTuple):
@@ -152,13 +144,12 @@ class GlueTask(TextTask):
 
     def _check_header(self, path: Path, line: str, is_test: bool) -> None:
         """Refuses a first line that is an example: nothing would be left of it."""
-        cells = line.split("\t")
+        cells, wanted = line.split("\t"), max(*self.glue.text, self.glue.label)
         if is_test:
             is_example = len(cells) > 1 and cells[0].strip().isdecimal()
         else:
-            wanted = max(*self.glue.text, self.glue.label)
-            label = cells[self.glue.label] if len(cells) > wanted else ""
-            is_example = bool(label) and self.wrong_label(label) is None
+            is_example = len(cells) > wanted
+            is_example = is_example and not self.wrong_label(cells[self.glue.label])
         if is_example:
             raise UserError(
                 f"{path} has no header: its first line is an example.\n"
@@ -173,11 +164,15 @@ class GlueTask(TextTask):
         rows = sorted(scorer.rows, key=lambda row: int(row["eid"]))
         lines = [f"{int(row['eid'])}\t{self.answer(row)}\n" for row in rows]
         name = self.glue.submission[split]
-        tsv, archive = (Path(directory) / f"{name}.{end}" for end in ("tsv", "zip"))
         content = "".join(["index\tprediction\n", *lines]).encode()
-        atomic_write(tsv, content)
-        atomic_write(archive, zipped({tsv.name: content}))
-        return [*paths, str(tsv), str(archive)]
+        for ending, data in (
+            ("tsv", content),
+            ("zip", zipped({f"{name}.tsv": content})),
+        ):
+            path = Path(directory) / f"{name}.{ending}"
+            atomic_write(path, data)
+            paths.append(str(path))
+        return paths
 
 
 def zipped(files: dict[str, bytes]) -> bytes:
@@ -204,13 +199,24 @@ def place_of(name: str, split: str) -> tuple[str, str]:
 
 
 class GlueRowsTask(GlueTask):
-    """A task of GLUE, from rows."""
+    """A task of GLUE, from rows: those of Hugging Face's Parquet files."""
 
-    @abstractmethod
+    def path(self, split: str) -> Path:
+        """The file of a split, in the folder of the task or of their name for it."""
+        theirs, name = place_of(self.name, split)
+        names = [theirs] if split == "diagnostic" else [self.name, theirs]
+        folders = [Path(self.config.raw_data_dir(name)) for name in names]
+        paths = [folder / parquet_name(folder, name) for folder in folders]
+        return next((path for path in paths if path.is_file()), paths[0])
+
     def table(
         self, split: str
     ) -> tuple[Sequence[str], Iterable[tuple[str, dict[str, Any]]]]:
         """(names of the classes, if known; where each row stands, and the row)."""
+        path = str(self.required(split))
+        table = records.Rows(path)
+        rows = ((f"{path}, row {number}", row) for number, row in enumerate(table))
+        return table.classes.get("label", ()), rows
 
     def rows(self, split):
         """As `GlueTask.rows`, in the order of the table."""
@@ -222,15 +228,14 @@ class GlueRowsTask(GlueTask):
             eid = row.get("idx", number) if is_test else number
             texts = [row.get(column) for column in columns]
             texts = [x.decode("utf-8") if isinstance(x, bytes) else x for x in texts]
-            cells = dict(zip(columns, texts, strict=True)) | {"idx": eid}
-            kinds = dict.fromkeys(columns, str) | {"idx": int | np.integer}
-            wrong = [c for c, x in cells.items() if not isinstance(x, kinds[c])]
-            if wrong:
-                what = f"column {wrong[0]!r} is {shown(cells[wrong[0]])}"
+            cells = [*zip(columns, texts, itertools.repeat(str), strict=False)]
+            cells.append(("idx", eid, int | np.integer))
+            if wrong := [(c, x) for c, x, kind in cells if not isinstance(x, kind)]:
+                what = f"column {wrong[0][0]!r} is {shown(wrong[0][1])}"
                 self.bad(split, where, f"{what}, not a text or a whole number")
                 continue
-            label = self.unknown_label()
-            label = label if is_test else self._label(row.get("label"), names)
+            label = self._label(row.get("label"), names)
+            label = self.unknown_label() if is_test else label
             yield f"{where}: column 'label'", int(eid), texts, label
 
     def _label(self, value: Any, names: Sequence[str]) -> str:
@@ -243,28 +248,9 @@ class GlueRowsTask(GlueTask):
         return names[int(value)] if is_known else f"{value:g}"
 
 
-class ParquetGlueTask(GlueRowsTask):
-    """A task of GLUE in Hugging Face's Parquet files."""
-
-    def path(self, split: str) -> Path:
-        """The file of a split, in the folder of the task or of their name for it."""
-        theirs, name = place_of(self.name, split)
-        names = [theirs] if split == "diagnostic" else [self.name, theirs]
-        folders = [Path(self.config.raw_data_dir(name)) for name in names]
-        paths = [folder / parquet_name(folder, name) for folder in folders]
-        return next((path for path in paths if path.is_file()), paths[0])
-
-    def table(self, split):
-        """As they stand in the file."""
-        path = str(self.required(split))
-        table = tables.Rows(path)
-        rows = ((f"{path}, row {number}", row) for number, row in enumerate(table))
-        return table.classes.get("label", ()), rows
-
-
 def glue_task(name: str, config, tokenizer) -> GlueTask:
     """The task in the files that its directory holds: GLUE's own, else Parquet."""
-    own, parquet = (t(name, config, tokenizer) for t in (GlueTask, ParquetGlueTask))
+    own, parquet = (t(name, config, tokenizer) for t in (GlueTask, GlueRowsTask))
     places = itertools.product(("train", "dev", *own.glue.submission), (own, parquet))
     return next((task for split, task in places if task.path(split).is_file()), own)
 

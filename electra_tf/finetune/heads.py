@@ -265,13 +265,12 @@ class QuestionAnsweringHead(_Head):
         penalty = IMPOSSIBLE_POSITION * (1.0 - possible)  # [B, L]
         start_logits = self._scores(self.start, hidden) + penalty
         ends = self._ends(hidden, start_logits, penalty, features, training)
-        start_positions = features["start_positions"]
-        end_positions = features["end_positions"]
+        start_positions, end_positions = (
+            features[name] for name in ("start_positions", "end_positions")
+        )
         cross_entropy = tf.nn.sparse_softmax_cross_entropy_with_logits
-        losses = (
-            cross_entropy(start_positions, start_logits)
-            + cross_entropy(end_positions, ends["end_logits"])
-        ) / 2
+        of_start = cross_entropy(start_positions, start_logits)
+        losses = (of_start + cross_entropy(end_positions, ends["end_logits"])) / 2
         answerable_logit = tf.zeros_like(losses)
         if self.answerable_classifier:
             answerable_logit = self._answerable(hidden, start_logits)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from electra_tf.errors import UserError
-from electra_tf.interop import compare, fields, readers
+from electra_tf.interop import fields, readers
 from electra_tf.interop.checkpoint import CheckpointInfo
 from electra_tf.storage.remote import fetch_once
 from electra_tf.storage.stored_tensors import StoredTensors
@@ -51,7 +51,7 @@ def hparams_of(
 
     Raises `UserError` for hparams of another shape.
     """
-    found = compare.finetuning_hparams(model, explicit)
+    found = model.finetuning_hparams(explicit)
     if "num_attention_heads" not in {*found["model_hparam_overrides"], *model.shape}:
         log(fields.note_of_heads(model.shape["hidden_size"], model.origin))
     theirs = model.vocab_file

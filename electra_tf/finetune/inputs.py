@@ -14,7 +14,6 @@ import difflib
 import functools
 import itertools
 import json
-import math
 import os
 import re
 import sys
@@ -23,9 +22,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from electra_tf.errors import JSON_ERRORS, UserError
-from electra_tf.text import archives, tables
+from electra_tf.text import archives
 from electra_tf.text.archives import COMPRESSED
-from electra_tf.text.corpus import TextReader, open_text
+from electra_tf.text.corpus import UTF16, TextReader, open_text, utf16_error
+from electra_tf.text.records import Rows
 from electra_tf.text.units import Unit
 
 TABLES = ("tsv", "csv", "jsonl", "json", "parquet")
@@ -193,11 +193,8 @@ def _lines(
     opened = archives.open_decompressed(path) if end is None else open_text(path)
     with opened as stream:
         head = getattr(stream, "head", b"")
-        if head[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in head[:64]:
-            raise UserError(
-                f"{name} is UTF-16, not UTF-8.\nConvert it: iconv -f UTF-16 -t UTF-8 "
-                f"{Path(name).name} > new"
-            )
+        if head[:2] in UTF16 or b"\0" in head[:64]:
+            raise utf16_error(name)
         for block in TextReader(stream, name, start=start, end=end):
             # Where lines end in \r alone, all do.
             is_one = len(block) == 1 and "\r" in block[0]
@@ -215,25 +212,23 @@ def records(
     Raises `UserError` for a file of another form, for such a header or for a line that
     cannot be read.
     """
-    name, lines = source.name, iter(source.lines)
-    if source.form == _ROWS:
+    name, form, lines = source.name, source.form, iter(source.lines)
+    if form == _ROWS:
         for number, row in enumerate(lines):
             yield f"input {number}", {k: v for k, v in row.items() if v is not None}
-        return
-    if source.form == LINES:
+    elif form == LINES:
         for number, line in enumerate(lines, start=1):
             yield f"{name}, line {number + source.skipped}", {"text": line}
-        return
-    if source.form not in TABLES:
-        raise UserError(f"{name} is none of {', '.join('.' + x for x in TABLES)}.")
-    if source.form == "jsonl":
+    elif form == "jsonl":
         yield from _objects(name, lines, source.skipped)
-    elif source.form == "json":
+    elif form == "json":
         yield from _array(source)
-    elif source.form == "parquet":
+    elif form == "parquet":
         yield from _table_rows(name, choices)
-    else:
+    elif form in TABLES:
         yield from _cells(source, lines, choices)
+    else:
+        raise UserError(f"{name} is none of {', '.join('.' + x for x in TABLES)}.")
 
 
 def _cells(
@@ -262,8 +257,8 @@ def _cells(
         cell and sum(row[place : place + 1] == [cell] for row in below) > 1
         for place, cell in enumerate(header)
     )
-    hint = "Its first line looks like an example; put the names of the columns above"
-    _check_header(name, header, choices, hint=hint if is_example else "")
+    hint = "\nIts first line looks like an example; put the names of the columns above."
+    _check_header(name, header, choices, hint=hint * is_example)
     head = list(itertools.islice(rows, 1000))
     counts = [str(number) for number in range(1, len(head) + 1)]
     is_longer = all(len(cells) == len(header) + 1 for _, cells in head)
@@ -337,7 +332,7 @@ def _table_rows(path: str, choices: Sequence[Columns]) -> Iterator[tuple[str, Ro
     A number without a class, which marks the rows without a label, is left out, and
     a list with one.
     """
-    table = tables.Rows(path)
+    table = Rows(path)
     _check_header(path, table.columns, choices, "It has the columns")
 
     def named(value: Any, names: Sequence[str]) -> Any:
@@ -351,25 +346,15 @@ def _table_rows(path: str, choices: Sequence[Columns]) -> Iterator[tuple[str, Ro
     for number, row in enumerate(table):
         where = f"{path}, row {number}"
         row |= {c: named(row.get(c), names) for c, names in table.classes.items()}
-        yield where, {name: _of_json(value, where) for name, value in row.items()}
-
-
-def _of_json(value: Any, where: str) -> Any:
-    """A value of a table as JSON would have it: bytes are text, dates in ISO's form."""
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
+        try:  # As JSON would have it: bytes are text, dates in ISO's form.
+            text = json.dumps(row, default=_of_json)
         except UnicodeDecodeError as error:
-            refuse(where, f"{shown(value)} is not UTF-8: {error.reason}")
-    if isinstance(value, list):
-        return [_of_json(one, where) for one in value]
-    if isinstance(value, dict):
-        return {name: _of_json(one, where) for name, one in value.items()}
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if value is None or isinstance(value, (str, bool, int, float)):
-        return value
-    return str(value)
+            refuse(where, f"{shown(error.object)} is not UTF-8: {error.reason}")
+        yield where, json.loads(text, parse_constant=_missing)
+
+
+def _of_json(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _tsv_rows(lines: Iterator[str], sign: str) -> Iterator[tuple[int, list[str]]]:
@@ -405,21 +390,18 @@ def _check_header(
     named_by: str = "Its first line names",
     hint: str = "",
 ) -> None:
-    if any(all(header.count(c) == 1 for c in columns) for columns in choices):
+    if not choices or any(all(header.count(c) == 1 for c in x) for x in choices):
         return
-    for column in choices[0] if choices else ():
-        if header.count(column) == 1:
-            continue
-        close = difflib.get_close_matches(column, header, n=1)
-        meant = f"; did you mean {close[0]!r}?" if close else "."
-        found = f"no column {column!r}{meant}"
-        if column in header:
-            found = f"{header.count(column)} columns {column!r}."
-        # Quoted names may have line ends, of which a message has few.
-        names = " ".join(", ".join(header).split()) or "none"
-        names = names if len(names) <= _SHOWN else f"{names[:_SHOWN]}..."
-        hint = f"\n{hint}." if hint else ""
-        raise UserError(f"{name} has {found}\n{named_by} {names}.{hint}")
+    column = next(c for c in choices[0] if header.count(c) != 1)
+    close = difflib.get_close_matches(column, header, n=1)
+    found = f"no column {column!r}; did you mean {close[0]!r}?" if close else ""
+    if column in header:
+        found = f"{header.count(column)} columns {column!r}."
+    # Quoted names may have line ends, of which a message has few.
+    names = " ".join(", ".join(header).split()) or "none"
+    names = names if len(names) <= _SHOWN else f"{names[:_SHOWN]}..."
+    found = found or f"no column {column!r}."
+    raise UserError(f"{name} has {found}\n{named_by} {names}.{hint}")
 
 
 def _objects(
@@ -492,16 +474,15 @@ def whole_rows(
     """
     chosen: Columns | None = None
     for where, row in records(source, choices):
-        there = {name for name, value in row.items() if value is not None}
-        columns = next((c for c in choices if there.issuperset(c)), None)
+        there = [name for name, value in row.items() if name and value is not None]
+        columns = next((c for c in choices if {*there}.issuperset(c)), None)
         if None in row:
             bad(where, more_columns(row))
         elif columns is None:
             missing = next(name for name in choices[0] if name not in there)
-            only = ", ".join(name for name in map(str, row) if name in there)
-            what = f"column {missing!r}"
-            what = f"value in {what} (null)" if missing in row else what
-            bad(where, f"no {what}, only {only or 'nothing'}")
+            what = f"value in column {missing!r} (null)"
+            what = what if missing in row else f"column {missing!r}"
+            bad(where, f"no {what}, only {', '.join(there) or 'nothing'}")
         elif chosen and columns[: len(chosen)] != chosen[: len(columns)]:
             here, before = (", ".join(names) for names in (columns, chosen))
             bad(where, f"the text is in {here}, but in {before} on the lines before")
@@ -603,8 +584,8 @@ def is_printed(value: Any) -> bool:
 
 def number_of(label: Any) -> float | None:
     """The number that a label is, if it is written as one; 01 is none."""
-    is_number = re.fullmatch(r"-?(0|[1-9]\d*)(\.\d+)?", str(label))
-    return float(label) if is_number else None
+    found = with_decimal_point(str(label))
+    return float(found) if re.fullmatch(r"-?(0|[1-9]\d*)(\.\d+)?", found) else None
 
 
 def with_decimal_point(number: str) -> str:

@@ -110,22 +110,23 @@ class FinetuningModel(keras.Model):
         encoded = self.electra(
             *(batch[name] for name in SHARED), seed=fold_in(seed, 0), training=False
         ).sequence_output
+        shared = {name: batch[name] for name in SHARED}
         outputs, losses = {}, []
         for number, head in enumerate(self.heads):
-            keys = [(*key.rpartition(":"), key) for key in batch]
-            features = {
-                feature: batch[key]
-                for task, _, feature, key in keys
-                if task == head.name
-            }
+            prefix = f"{head.name}:"
+            own = (key for key in batch if key.startswith(prefix))
+            features = {key.removeprefix(prefix): batch[key] for key in own}
             if not features:
                 losses.append(tf.zeros(tf.shape(batch["task_id"])))
                 continue
-            features |= {name: batch[name] for name in SHARED}
-            outputs[head.name] = head(
-                encoded, features, training=training, seed=fold_in(seed, number + 1)
+            found = head(
+                encoded,
+                features | shared,
+                training=training,
+                seed=fold_in(seed, number + 1),
             )
-            losses.append(outputs[head.name]["loss"])
+            outputs[head.name] = found
+            losses.append(found["loss"])
         chosen = tf.one_hot(batch["task_id"], len(self.heads))
         losses = chosen * tf.stack(losses, axis=-1)
         return FinetuningOutput(tf.reduce_sum(losses), losses, outputs)
@@ -156,17 +157,11 @@ def build_finetuning_model(config, tasks, dtype=None) -> FinetuningModel:
 def head_settings(spec: HeadSpec, config: FinetuningConfig) -> dict[str, Any]:
     """The kind and the arguments of a head."""
     if spec.kind == "qa":
-        return {
-            "kind": "qa",
-            "joint_prediction": config.joint_prediction,
-            "beam_size": config.beam_size,
-            "answerable_classifier": config.answerable_classifier,
-            "answerable_uses_start_logits": config.answerable_uses_start_logits,
-            "answerable_weight": config.answerable_weight,
-        }
-    smoothing = config.label_smoothing if spec.kind in SMOOTHED else 0.0
+        names = ("joint_prediction", "beam_size", "answerable_classifier")
+        names += ("answerable_uses_start_logits", "answerable_weight")
+        return {"kind": "qa"} | {name: getattr(config, name) for name in names}
     options = {
-        "label_smoothing": smoothing,
+        "label_smoothing": config.label_smoothing if spec.kind in SMOOTHED else 0.0,
         "class_weights": spec.class_weights,
         "has_hidden_layer": spec.has_hidden_layer,
         "num_labels": spec.num_labels,

@@ -7,7 +7,6 @@ list. A text may have none.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -85,13 +84,16 @@ class MultilabelScorer(Scorer):
 
         gold, ours = self._arrays()
         options = {"labels": self._which, "zero_division": 0.0}
-        results = [
-            (name, metrics.f1_score(gold, ours, average=average, **options))
-            for name, average in (("f1", "micro"), ("f1_macro", "macro"))
-        ]
-        results.append(("exact_match", np.mean(np.all(gold == ours, axis=1))))
+        found = {
+            "f1": metrics.f1_score(gold, ours, average="micro", **options),
+            "f1_macro": metrics.f1_score(gold, ours, average="macro", **options),
+            "exact_match": np.mean(np.all(gold == ours, axis=1)),
+        }
         loss = np.mean([row["loss"] for row in self.rows], dtype=np.float64)
-        return [*((k, 100.0 * float(v)) for k, v in results), ("loss", float(loss))]
+        return [
+            *((k, 100.0 * float(v)) for k, v in found.items()),
+            ("loss", float(loss)),
+        ]
 
     def details(self) -> dict[str, Any]:
         """Precision, recall and F1 of each class, in percent."""
@@ -115,12 +117,9 @@ class MultilabelTask(TextTask):
         """One output per class."""
         return HeadSpec("multilabel", len(self.labels), self.class_weights)
 
-    @functools.cached_property
-    def labels(self) -> tuple[str, ...]:
-        """Those that the model was trained for, else those of the training file."""
-        if self.stored:
-            return self.stored.labels
-        return tuple(sorted({name for e in self.read("train") for name in e.label}))
+    def names_in(self, label: tuple[str, ...]) -> tuple[str, ...]:
+        """The classes that the label of an example names."""
+        return label
 
     def feature_specs(self) -> tuple[FeatureSpec, ...]:
         """label_flags and eid."""
@@ -141,6 +140,8 @@ class MultilabelTask(TextTask):
             parts = value if isinstance(value, list) else [value]
             if any(part is None or isinstance(part, (list, dict)) for part in parts):
                 return f"{column} is {shown(value)}"
+            if str(value)[:1] == "{" and isinstance(inputs.printed(value), dict):
+                return f"{column} is {shown(value)}, not a list"
         return None
 
     def label_of(self, row: dict[str | None, Any]) -> tuple[str, ...]:
@@ -169,14 +170,16 @@ class MultilabelTask(TextTask):
         elif not hasattr(self, "_is_vectors"):
             self.read("train")
         if self._is_vectors:
-            names = names or [str(number) for number in range(self._width)]
+            names = names or [*map(str, range(self._width))]
             labels = [self._of_vector(label, names) for label in labels]
         elif names:
-            number = {str(number): name for number, name in enumerate(names)}
-            labels = [tuple(number.get(x, x) for x in label) for label in labels]
+            of_number = {str(number): name for number, name in enumerate(names)}
+            labels = [tuple(of_number.get(x, x) for x in label) for label in labels]
         flat = [name for label in labels for name in label]
-        spelled = super().one_spelling(split, flat)
-        spelling = dict(zip(flat, spelled, strict=True))
+        if several := [name for name in flat if re.search(r"\w *[;|] *\w", name)]:
+            what = f'labels such as {shown(several[0])} are one class; "separator" '
+            self.remark(split, f"{what}of the task parts them", len(several))
+        spelling = dict(zip(flat, super().one_spelling(split, flat), strict=True))
         return [tuple(dict.fromkeys(map(spelling.get, label))) for label in labels]
 
     def _of_vector(self, label: tuple[str, ...], names: Sequence[str]):

@@ -64,12 +64,9 @@ def draw_confusion(found: Mapping[str, Any], path: Path, title: str) -> None:
         axes.set_yticks(range(count), names, fontsize=8)
     if count <= _WITH_NUMBERS:
         for row, column in np.ndindex(count, count):
-            dark = matrix[row, column] > 0.5 * totals[row, 0]
-            axes.text(
-                *(column, row, f"{matrix[row, column]:,.0f}"),
-                **{"ha": "center", "va": "center", "fontsize": 8},
-                color="white" if dark else "#1c2733",
-            )
+            value, style = matrix[row, column], {"ha": "center", "va": "center"}
+            colour = "white" if value > 0.5 * totals[row, 0] else "#1c2733"
+            axes.text(column, row, f"{value:,.0f}", fontsize=8, color=colour, **style)
     bar = figure.colorbar(picture, ax=axes, fraction=0.046)
     bar.set_label("share of the right class", fontsize=8)
     bar.ax.tick_params(labelsize=8)
@@ -117,8 +114,9 @@ def draw_sweep(
         if not name.endswith((": loss", ": mse")):
             medians = [value.median for value in by_step.values()]
             spread = [value.std or 0.0 for value in by_step.values()]
-            style = {"marker": "o", "capsize": 3, "label": name}
-            axes.errorbar([*by_step], medians, spread, **style)
+            axes.errorbar(
+                [*by_step], medians, spread, marker="o", capsize=3, label=name
+            )
     dress(axes, title, "pre-training step")
     axes.set_ylabel("dev score, median of the trials", fontsize=9)
     axes.legend(fontsize=8, frameon=False)
@@ -138,22 +136,25 @@ def _losses(trial: Path) -> Curves:
             if name.endswith("_loss") and isinstance(value, int | float):
                 found.setdefault(name.removesuffix("_loss"), {})[row["step"]] = value
     return {
-        name: (list(rows), smooth(np.array(list(rows.values())), 1 + len(rows) // 40))
+        name: ([*rows], smooth(np.array([*rows.values()]), 1 + len(rows) // 40))
         for name, rows in found.items()
     }
 
 
 def _scores(trial: Path) -> dict[str, Curves]:
     """Panel -> of each metric of a data set."""
-    found = {}
-    for row in read_evaluations(trial):
-        for name, scores in row["scores"].items():
-            for metric, value in scores.items():
-                if metric == "mse":  # the loss of a regression, and not in percent
-                    continue
-                panel = "Dev loss" if metric == "loss" else f"Dev set of {name}"
-                label = name if metric == "loss" else metric
-                steps, values = found.setdefault(panel, {}).setdefault(label, ([], []))
-                steps.append(row["step"])
-                values.append(math.nan if value is None else value)
+    found: dict[str, Any] = {}
+    scores = (
+        (row["step"], name, metric, value)
+        for row in read_evaluations(trial)
+        for name, metrics in row["scores"].items()
+        for metric, value in metrics.items()
+        if metric != "mse"  # the loss of a regression, and not in percent
+    )
+    for step, name, metric, value in scores:
+        is_loss = metric == "loss"
+        panel = found.setdefault("Dev loss" if is_loss else f"Dev set of {name}", {})
+        steps, values = panel.setdefault(name if is_loss else metric, ([], []))
+        steps.append(step)
+        values.append(math.nan if value is None else value)
     return found

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Features of tasks: built once, kept on disk.
+"""Features of tasks: built once, kept on disk; what a run prints of them.
 
 A store is a directory of .npy files with a manifest that says what it was made from,
 and the files with their sizes and hashes. When the data, the vocabulary or a setting
@@ -8,13 +8,14 @@ differs, another one is made; one whose files are not those, is made again.
 
 from __future__ import annotations
 
+import collections
 import errno
 import hashlib
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,21 +43,24 @@ _SETTINGS = (
 
 
 class FeatureStore(Mapping):
-    """Arrays [n, ...] by name, in memory only as far as they are read."""
+    """Arrays [n, ...] by name, in memory only as far as they are read.
+
+    Args:
+      manifest: what `_build` wrote beside them.
+    """
 
     def __init__(
         self,
         arrays: dict[str, np.ndarray],
-        digest: str,
         num_tasks: int,
-        skipped: list[str],
-        remarks: Sequence[str] = (),
-        num_cut: int = 0,
+        manifest: Mapping[str, Any] = {},
     ):
-        self.arrays, self.digest, self.num_tasks = arrays, digest, num_tasks
-        self.skipped = skipped  # what "on_bad_example": "skip" left out, and where
-        self.remarks = remarks  # what `Task.remark` counted
-        self.num_cut = num_cut  # tokens beyond max_seq_length
+        self.arrays, self.num_tasks = arrays, num_tasks
+        self.digest = manifest.get("digest", "")
+        # What "on_bad_example": "skip" left out, and where.
+        self.skipped: list[str] = manifest.get("skipped", [])
+        self.remarks: list[str] = manifest.get("remarks", [])  # from `Task.remark`
+        self.num_cut: int = manifest.get("num_cut", 0)  # tokens beyond max_seq_length
         self.lengths = np.asarray(arrays["input_mask"]).sum(axis=1)
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -88,21 +92,20 @@ def features(
         found = _open(directory) if config.use_tfrecords_if_existing else None
         if found is None:
             found = _build(directory, config, tasks, chosen, split, is_training, digest)
-        made[digest] = FeatureStore(found[0], digest, len(tasks), *found[1:])
+        arrays, manifest = found
+        made[digest] = FeatureStore(arrays, len(tasks), manifest)
     return made[digest]
 
 
-def _open(directory: Path) -> tuple[Any, ...] | None:
-    """The arguments of a `FeatureStore`, which stay if others replace the files.
+def _open(directory: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
+    """(arrays, manifest), which stay if others replace the files.
 
     None where they are not there, or not as they were written.
     """
     try:
         manifest = verify_folder(directory)
         paths = [directory / name for name in manifest["files"]]
-        arrays = {path.stem: np.load(path, mmap_mode="r") for path in paths}
-        more = manifest.get("remarks", []), manifest.get("num_cut", 0)
-        return arrays, manifest["skipped"], *more
+        return {path.stem: np.load(path, mmap_mode="r") for path in paths}, manifest
     except (UserError, OSError, KeyError):
         return None
 
@@ -125,7 +128,7 @@ def _digest(config, tasks, chosen, split, is_training) -> str:
 def data_facts(
     config: FinetuningConfig, tasks: Sequence[Any]
 ) -> dict[str, dict[str, str]]:
-    """Task -> split -> a hash of its files and of the class that reads them."""
+    """Task -> split that a run uses -> its `hashes`."""
     found = {}
     for task in tasks:
         splits = ["train"] if config.do_train else []
@@ -138,11 +141,8 @@ def hashes(task: Any, splits: Sequence[str]) -> dict[str, str]:
     """Split -> a hash of its file and of the class that reads it."""
     settings = [task.feature_settings(), task.tokenizer.config]
     settings = json.dumps(settings, sort_keys=True)
-    found = {}
-    for split in splits:
-        text = f"{task.known_hash(split)} {settings}"
-        found[split] = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return found
+    texts = {split: f"{task.known_hash(split)} {settings}" for split in splits}
+    return {k: hashlib.sha256(x.encode()).hexdigest()[:16] for k, x in texts.items()}
 
 
 def feature_key(task: Any, feature: str) -> str:
@@ -180,11 +180,6 @@ def pack(
     return arrays
 
 
-def _remarks(tasks: Sequence[Any], split: str) -> list[str]:
-    counts = (item for task in tasks for item in task.remarks.get(split, {}).items())
-    return [f"{count:,} {what}" if count else what for what, count in counts]
-
-
 def _build(directory, config, tasks, chosen, split, is_training, digest):
     """Makes a store: what `_open` returns of it."""
     rows: list[tuple[Any, dict[str, Any]]] = []
@@ -192,16 +187,18 @@ def _build(directory, config, tasks, chosen, split, is_training, digest):
     for task in chosen:
         for example in task.read(split):
             rows += [(task, found) for found in task.featurize(example, is_training)]
+    skipped = [line for task in chosen for line in task.skipped.get(split, ())]
     if not rows:
         names = ", ".join(task.name for task in chosen)
-        why = reasons([s for task in chosen for s in task.skipped.get(split, [])])
-        raise UserError(f"{names}: no example of {split} can be used{why}.")
-    numbers = {task: tasks.index(task) for task in chosen}
-    arrays = pack(rows, numbers, config.max_seq_length)
-    skipped = [s for task in chosen for s in task.skipped.get(split, [])]
+        raise UserError(
+            f"{names}: no example of {split} can be used{reasons(skipped)}."
+        )
+    arrays = pack(rows, {t: tasks.index(t) for t in chosen}, config.max_seq_length)
+    counts = [item for t in chosen for item in t.remarks.get(split, {}).items()]
+    remarks = [f"{count:,} {what}" if count else what for what, count in counts]
+    num_cut = sum(task.num_cut for task in chosen) - before
     manifest = {"digest": digest, "examples": len(rows), "format": FORMAT}
-    manifest |= {"skipped": skipped, "remarks": _remarks(chosen, split)}
-    manifest["num_cut"] = sum(task.num_cut for task in chosen) - before
+    manifest |= {"skipped": skipped, "remarks": remarks, "num_cut": num_cut}
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         # Of its own: jobs that start together may all make them.
@@ -223,4 +220,92 @@ def _build(directory, config, tasks, chosen, split, is_training, digest):
         sync_directory(directory.parent)
     except OSError as error:
         raise cannot_write(directory, error) from error
+    return found
+
+
+# What a run prints of its data before it trains: a mistyped label is a class of its own
+# to a program, a text that was cut off is as good as any, and only a reader sees it.
+_LISTED = 40
+_SKIPPED = 20
+_RARE = 2
+
+
+def summary(store: FeatureStore, what: str, tasks: Sequence[Any]) -> Iterator[str]:
+    """How many there are, what is lost of them, and what was recognised or left out.
+
+    Args:
+      what: the features are of.
+    """
+    ids, mask = np.asarray(store["input_ids"]), np.asarray(store["input_mask"]) > 0
+    kept = int(store.lengths.sum())
+    unknown = int(np.sum((ids == tasks[0].tokenizer.vocab.unk_id) & mask))
+    shares = {
+        "cut off": store.num_cut / max(store.num_cut + kept, 1),
+        "[UNK]": unknown / max(kept, 1),
+    }
+    found = [f", {share:.1%} of them {name}" for name, share in shares.items() if share]
+    longest = f"; the longest has {store.lengths.max():,} tokens{''.join(found)}"
+    yield f"Features: {len(store):,} of {what}{longest}"
+    for remark in store.remarks:
+        yield f"Note: {what}: {remark}."
+    if store.skipped:
+        yield f"Left out of {what}: {len(store.skipped)} examples"
+    yield from (f"  {line}" for line in store.skipped[:_SKIPPED])
+    if len(store.skipped) > _SKIPPED:
+        yield f"  and {len(store.skipped) - _SKIPPED} more"
+
+
+def summary_of_classes(task: Any, number: int, store: FeatureStore) -> Iterator[str]:
+    """The classes of a task with their counts, and warnings about them.
+
+    Args:
+      number: the task's, in the store.
+    """
+    counts = counts_of(task, number, store)
+    hashes_of_dev = map(task.known_hash, task.splits("dev"))
+    if task.config.scores_dev and task.known_hash("train") in hashes_of_dev:
+        yield f"Warning: {task.name}: the dev set is the training set."
+    if task.head.kind == "tagging" and not counts:
+        yield f"Warning: {task.name}: no span in the training set, all tags are O."
+    if not counts:
+        return
+    listed = [f"{name} {count:,}" for name, count in counts.most_common()]
+    yield f"Classes of {task.name}: {_shortened(listed)}"
+    if weights := task.head.class_weights:
+        pairs = list(zip(task.labels, weights, strict=True))[:_LISTED]
+        listed = ", ".join(f"{name} {weight:.4g}" for name, weight in pairs)
+        yield f"Class weights of {task.name}: {listed}"
+    rare = [f"{name!r} ({count})" for name, count in counts.items() if count <= _RARE]
+    if rare:
+        yield (
+            f"Warning: {task.name}: classes with one or two examples: "
+            f"{_shortened(rare)}; mistyped?"
+        )
+
+
+def _shortened(found: Sequence[str]) -> str:
+    more = f" and {len(found) - _LISTED} more" * (len(found) > _LISTED)
+    return ", ".join(found[:_LISTED]) + more
+
+
+def counts_of(task: Any, number: int, store: FeatureStore) -> collections.Counter[str]:
+    """Training examples of each class; of spans, how many begin."""
+    kind, found = task.head.kind, collections.Counter()
+    if kind == "multilabel":
+        counts = np.asarray(store[feature_key(task, "label_flags")]).sum(axis=0)
+    elif kind == "classification":
+        labels = store[feature_key(task, "label_ids")]
+        labels = labels[np.asarray(store["task_id"]) == number]
+        counts = np.bincount(labels, minlength=len(task.labels))
+    elif kind == "tagging":
+        labels = store[feature_key(task, "labels")]
+        labels = labels[np.asarray(store[feature_key(task, "labels_mask")]) > 0]
+        counts = np.bincount(labels, minlength=len(task.labels))
+    else:
+        return found
+    for name, count in zip(task.labels, counts, strict=True):
+        if kind != "tagging" or task.is_plain:
+            found[name] = int(count)
+        elif name[:2] in ("B-", "S-"):
+            found[name[2:]] += int(count)
     return found

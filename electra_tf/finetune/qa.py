@@ -26,13 +26,7 @@ from electra_tf.finetune.qa_answers import (
     decode,
 )
 from electra_tf.finetune.question_inputs import Paragraph, Question
-from electra_tf.finetune.task import (
-    FeatureSpec,
-    HeadSpec,
-    Task,
-    rounded,
-    write_jsonl,
-)
+from electra_tf.finetune.task import FeatureSpec, HeadSpec, Task, rounded, write_jsonl
 from electra_tf.storage.files import atomic_write
 from electra_tf.text import packing
 
@@ -161,12 +155,11 @@ class QATask(Task):
         if self.description:
             return super().path(split)
         folder = Path(self.config.raw_data_dir(self.name))
-        if self.is_mrqa:
-            names = f"{split}.jsonl", f"{split}.jsonl.gz"
-        else:
-            names = f"{split}.json", inputs.parquet_name(folder, split)
-        there = (folder / name for name in names if (folder / name).is_file())
-        return next(there, folder / names[0])
+        names = [f"{split}.jsonl", f"{split}.jsonl.gz"]
+        if not self.is_mrqa:
+            names = [f"{split}.json", inputs.parquet_name(folder, split)]
+        paths = [folder / name for name in names]
+        return next((path for path in paths if path.is_file()), paths[0])
 
     def paragraphs(self, split: str) -> Iterator[Paragraph]:
         """All texts with their questions."""
@@ -207,7 +200,8 @@ class QATask(Task):
         """
         texts = (answer.text for answer in question.answers or ())
         right = tuple(text for text in texts if text.strip() or not self.is_v2)
-        if question.is_impossible and right:
+        is_some = bool("".join(right).strip())
+        if question.is_impossible and is_some:
             raise ValueError("is_impossible is true, but there are answers")
         if split == "train":
             return self._with_answer(base, question, owners, bool(right))
@@ -215,7 +209,7 @@ class QATask(Task):
             is_none = self.is_v2 and question.is_impossible
             if question.answers is None and not is_none:
                 raise ValueError("it has no answers to compare with")
-            if not (right or self.is_v2):
+            if not (is_some or self.is_v2):
                 self.remark(split, _NO_ANSWER)
             return base._replace(answers=right)
         return base
@@ -226,7 +220,9 @@ class QATask(Task):
         """An example with its first answer, or without any."""
         answers = question.answers if question.spans is None else question.spans
         if self.is_v2 and not has_answer:
-            if question.is_impossible is False and question.answers is not None:
+            if question.answers is None and not question.is_impossible:
+                raise ValueError("it has neither answers nor a true is_impossible")
+            if question.is_impossible is False:
                 raise ValueError("is_impossible is false, but the answers are empty")
             if answers:
                 self.remark("train", "empty answers are read as: there is none")
@@ -401,20 +397,14 @@ class QATask(Task):
         owners = np.repeat(np.arange(len(example.words)), np.diff(splits)).tolist()
         found = []
         for number, (first, length) in enumerate(spans):
-            shift = len(query) + 2 - first
-            places = range(first, first + length)
+            shift, places = len(query) + 2 - first, range(first, first + length)
             row = packing.join(vocab, query, document.tokens[places].tolist())
-            found.append(
-                qa_answers.Window(
-                    [vocab.tokens[i] for i in row.input_ids],
-                    {p + shift: owners[p] for p in places},
-                    {
-                        p + shift: qa_answers.is_max_context(spans, number, p)
-                        for p in places
-                    },
-                    shift,
-                )
-            )
+            tokens = [vocab.tokens[i] for i in row.input_ids]
+            words = {p + shift: owners[p] for p in places}
+            most = {
+                p + shift: qa_answers.is_max_context(spans, number, p) for p in places
+            }
+            found.append(qa_answers.Window(tokens, words, most, shift))
         return found
 
     def text_of(self, example: QAExample) -> qa_answers.TextOf:
@@ -488,17 +478,15 @@ class QATask(Task):
         if self.is_v2:
             content["null_odds"] = scorer.null_odds
             content["submission"] = scorer.submitted
-        folder, paths = Path(directory), []
+        folder, paths, rows = Path(directory), [], []
         for name, value in content.items():
             path = folder / f"{self.name}_{split}_{name}.json"
             atomic_write(path, json.dumps(value, indent=1) + "\n")
             paths.append(str(path))
-        rows = []
         for example in self.read(split):
             row = {"id": example.question_id, "question": example.question}
-            row["context"] = example.context
+            row |= {"context": example.context}
             row |= self._prediction(example, scorer.decoded[example.question_id])
-            rows.append(
-                row | ({"correct": [*example.answers]} if split == "dev" else {})
-            )
+            row |= {"correct": [*example.answers]} if split == "dev" else {}
+            rows.append(row)
         return [*paths, write_jsonl(folder / f"{self.name}_{split}.jsonl", rows)]

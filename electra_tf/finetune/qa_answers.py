@@ -8,6 +8,7 @@ answer is empty after normalisation, and in questions without a prediction.
 from __future__ import annotations
 
 import collections
+import functools
 import itertools
 import math
 import re
@@ -86,27 +87,23 @@ def nbest(
       outputs: the head's outputs for each.
       text_of: what finds the text of a span.
     """
-    spans = []
-    for number, (window, output) in enumerate(zip(windows, outputs, strict=True)):
-        for start, end, start_logit, end_logit in _spans(output, joint, n_best_size):
-            possible = (
-                start in window.words
-                and end in window.words
-                and window.max_context[start]
-                and 0 <= end - start < max_answer_length
-            )
-            if possible:
-                spans.append((number, start, end, start_logit, end_logit))
+    spans = [
+        (window, *span)
+        for window, output in zip(windows, outputs, strict=True)
+        for span in _spans(output, joint, n_best_size)
+        if {*span[:2]} <= window.words.keys()
+        and window.max_context[span[0]]
+        and 0 <= span[1] - span[0] < max_answer_length
+    ]
     spans.sort(key=lambda span: span[3] + span[4], reverse=True)
     found: dict[str, Answer] = {}
-    for number, start, end, start_logit, end_logit in spans:
+    for window, start, end, *logits in spans:
         if len(found) >= n_best_size:
             break
-        text = text_of(windows[number], start, end)
+        text = text_of(window, start, end)
         if text not in found:
-            shift = windows[number].shift
-            tokens = start - shift, end - shift
-            found[text] = Answer(text, start_logit, end_logit, tokens)
+            tokens = start - window.shift, end - window.shift
+            found[text] = Answer(text, *logits, tokens)
     return list(found.values()) or [Answer(NO_SPAN, 0.0, 0.0)]
 
 
@@ -172,15 +169,12 @@ def is_max_context(spans: Sequence[tuple[int, int]], index: int, place: int) -> 
     Args:
       spans: (start, length) of the windows.
     """
-    if len(spans) == 1:
-        return True
-    best, at = -1.0, -1
-    for number, (start, length) in enumerate(spans):
-        if start <= place < start + length:
-            around = min(place - start, start + length - 1 - place) + 0.01 * length
-            if around > best:
-                best, at = around, number
-    return at == index
+    around = {
+        number: min(place - start, start + length - 1 - place) + 0.01 * length
+        for number, (start, length) in enumerate(spans)
+        if start <= place < start + length
+    }
+    return len(spans) == 1 or bool(around) and max(around, key=around.get) == index
 
 
 def improve_span(
@@ -363,45 +357,35 @@ class QAScorer(Scorer):
       task: a `finetune.qa.QATask`.
     """
 
-    _KEPT = (
-        "answerable_logit",
-        "start_top_index",
-        "start_top_log_probs",
-        "end_top_index",
-        "end_top_log_probs",
-    )
-
     def __init__(self, task: Any, split: str):
         super().__init__()
         self._task, self._split = task, split
         self._outputs: dict[int, dict[str, Any]] = {}
-        self._decoded: dict[str, Answers] | None = None
 
     def __len__(self) -> int:
         return len(self._outputs)
 
     def update(self, outputs: dict[str, Any]) -> None:
         """Takes the head's outputs for one window."""
-        kept = self._KEPT
-        if not self._task.config.joint_prediction:
-            kept = ("answerable_logit", "start_logits", "end_logits")
+        kept = ("answerable_logit", "start_logits", "end_logits")
+        if self._task.config.joint_prediction:
+            ends = [
+                f"{x}_top_{y}" for x in ("start", "end") for y in ("index", "log_probs")
+            ]
+            kept = ("answerable_logit", *ends)
         self._outputs[int(outputs["eid"])] = {name: outputs[name] for name in kept}
-        self._decoded = None
+        self.__dict__.pop("decoded", None)
 
-    @property
+    @functools.cached_property
     def decoded(self) -> dict[str, Answers]:
         """The answers by the questions' ids, found when they are first asked for."""
-        if self._decoded is None:
-            self._decoded = {}
-            for example in self._task.read(self._split):
-                first = WINDOWS_PER_EXAMPLE * example.eid
-                numbers = itertools.takewhile(
-                    self._outputs.__contains__, itertools.count(first)
-                )
-                outputs = [self._outputs[number] for number in numbers]
-                found = decode(self._task, example, outputs)
-                self._decoded[example.question_id] = found
-        return self._decoded
+        found = {}
+        for example in self._task.read(self._split):
+            numbers = itertools.count(WINDOWS_PER_EXAMPLE * example.eid)
+            there = itertools.takewhile(self._outputs.__contains__, numbers)
+            outputs = [self._outputs[number] for number in there]
+            found[example.question_id] = decode(self._task, example, outputs)
+        return found
 
     @property
     def nbest(self) -> dict[str, list[Answer]]:
@@ -434,15 +418,14 @@ class QAScorer(Scorer):
 
     def get_results(self) -> list[tuple[str, float]]:
         """The official results."""
-        answers = self._task.answers(self._split)
-        if self._task.is_v2:
-            threshold = self._task.config.qa_na_threshold
-            results = evaluate_v2(answers, self.predictions, self.null_odds, threshold)
+        task, predictions = self._task, self.predictions
+        answers = task.answers(self._split)
+        if task.is_v2:
+            threshold = task.config.qa_na_threshold
+            found = evaluate_v2(answers, predictions, self.null_odds, threshold)
         else:
-            results = evaluate_v1(
-                answers, self.predictions, skip_unanswered=self._task.is_mrqa
-            )
-        return list(results.items())
+            found = evaluate_v1(answers, predictions, skip_unanswered=task.is_mrqa)
+        return list(found.items())
 
     @property
     def is_degenerate(self) -> bool:

@@ -17,6 +17,7 @@ from electra_tf.finetune.inputs import (
     Input,
     Source,
     more_columns,
+    number_of,
     printed,
     read_json,
     records,
@@ -93,10 +94,7 @@ def paragraphs(
 
 
 def paragraph(
-    where: str,
-    entry: Any,
-    bad: Callable[[str, str], None],
-    has_answers: bool = True,
+    where: str, entry: Any, bad: Callable[[str, str], None], has_answers: bool = True
 ) -> Paragraph:
     """A text with its questions, from an object in one of the forms; see `paragraphs`.
 
@@ -104,16 +102,15 @@ def paragraph(
     """
     if not isinstance(entry, Mapping):
         refuse(where, f"{shown(entry)} is not an object with {_EXPECTED}")
-    qas = _field(entry, "qas")
-    is_flat = not isinstance(qas, list) and _field(entry, "question") is not None
-    qas = [entry] if is_flat else qas
+    keys = ", ".join(map(str, entry)) or "none"
+    qas, context = _field(entry, "qas"), _field(entry, "context")
+    if not isinstance(qas, list) and _field(entry, "question") is not None:
+        qas = [entry]
     if not isinstance(qas, list) or not all(isinstance(x, Mapping) for x in qas):
-        keys = ", ".join(map(str, entry)) or "none"
         refuse(where, f"no list of questions; keys: {keys}; expected: {_EXPECTED}")
-    context = _field(entry, "context")
     if not isinstance(context, str):
-        keys = ", ".join(map(str, entry))
-        refuse(where, f"the context is {shown(context)}, not a text; keys: {keys}")
+        what = f"the context is {shown(context)}, not a text; keys: {keys}"
+        refuse(where, f"{what}; expected: {_EXPECTED}")
     found = []
     for one in qas:
         try:
@@ -129,19 +126,18 @@ def _field(entry: Mapping[Any, Any], name: str) -> Any:
 
 
 def _question(entry: Mapping[str, Any], has_answers: bool) -> Question:
-    text = _field(entry, "question")
+    text, name = _field(entry, "question"), _field(entry, "id")
     if not isinstance(text, str):
         keys = ", ".join(map(str, entry))
         raise ValueError(f"the question is {shown(text)}, not a text; keys: {keys}")
-    name, answers, spans, impossible = _field(entry, "id"), None, None, None
-    if has_answers:
-        try:
-            answers = _answers(entry)
-            spans = _spans(entry.get("detected_answers"))
-            impossible = _truth(entry.get("is_impossible"))
-        except ValueError as error:
-            raise ValueError(f"{error}, of the question {shown(text)}") from None
-    return Question(name, text, answers, spans, impossible)
+    if not has_answers:
+        return Question(name, text, None, None, None)
+    try:
+        spans = _spans(entry.get("detected_answers"))
+        impossible = _truth(entry.get("is_impossible"))
+        return Question(name, text, _answers(entry), spans, impossible)
+    except ValueError as error:
+        raise ValueError(f"{error}, of the question {shown(text)}") from None
 
 
 def _answers(entry: Mapping[str, Any]) -> list[Answer] | None:
@@ -175,15 +171,13 @@ def _answer(value: Any) -> Answer:
     if not isinstance(text, str | int | float):
         raise ValueError(f"{shown(value)} is not an answer: it has no text")
     start = _field(value, "answer_start")
-    if isinstance(start, str) and start.strip().lstrip("-").isdecimal():
-        start = int(start)
-    if isinstance(start, float) and start.is_integer():
-        start = int(start)
-    if start is None:
-        start = -1  # An object has to say it.
-    if isinstance(start, bool) or not isinstance(start, int):
+    if isinstance(start, str):  # pandas has 4.0 in columns with an empty cell
+        number = number_of(start.strip() or -1)
+        start = start if number is None else number
+    start = -1 if start is None else start  # An object has to say it.
+    if isinstance(start, bool) or not isinstance(start, int | float) or start % 1:
         raise ValueError(f"answer_start is {shown(start)}, not a number")
-    return Answer(str(text), start)
+    return Answer(str(text), int(start))
 
 
 def _spans(detected: Any) -> list[Answer] | None:

@@ -23,12 +23,7 @@ from typing import Any
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
 from electra_tf.finetune import glue, qa, tfds_source
-from electra_tf.finetune.classification import (
-    METRICS,
-    TextTask,
-    columns_of,
-    metrics_of,
-)
+from electra_tf.finetune.classification import METRICS, TextTask, columns_of, metrics_of
 from electra_tf.finetune.multilabel import MultilabelTask
 from electra_tf.finetune.tag_schemes import Notation
 from electra_tf.finetune.tagging import ChunkTask, TaggingTask
@@ -122,8 +117,9 @@ def make_tasks(
         if reads_data:
             task.check()
     kinds = {name: task.head.kind for name, task in named.items()}
+    of_texts = {name for name, task in named.items() if isinstance(task, TextTask)}
     for name in config.class_weights:
-        if not isinstance(named.get(name), TextTask) or kinds[name] == "regression":
+        if name not in of_texts or kinds[name] == "regression":
             raise UserError(
                 f"class_weights: {name} is not a task in task_names with classes for "
                 f"texts; these have the types {kinds}."
@@ -225,16 +221,14 @@ def _problems(name: str, description: dict[str, Any]) -> Iterator[str]:
         if isinstance(value, bool) != (types is bool) or not isinstance(value, types):
             yield f"{key} is {value!r}; it must be {what}"
     top, metrics = description.get("highest", math.inf), metrics_of(description)
-    rules = {
-        "lowest": (lambda low: low < top, f"below highest ({top})"),
-        "delimiter": (lambda sign: len(sign) == 1, "one character, such as ;"),
-        "separator": (bool, "the sign between labels, such as ,"),
-        "metric": (
-            lambda _: metrics and set(map(str, metrics)) <= {*METRICS},
-            f"one of {', '.join(METRICS)}, or a list of them, the main one first",
-        ),
-    }
-    for key, (is_right, what) in rules.items():
+    is_metric = metrics and {*map(str, metrics)} <= {*METRICS}
+    of_metric = f"one of {', '.join(METRICS)}, or a list of them, the main one first"
+    for key, is_right, what in (
+        ("lowest", lambda low: low < top, f"below highest ({top})"),
+        ("delimiter", lambda sign: len(sign) == 1, "one character, such as ;"),
+        ("separator", bool, "the sign between labels, such as ,"),
+        ("metric", lambda _: is_metric, of_metric),
+    ):
         if key in description and not is_right(description[key]):
             yield f"{key} is {description[key]!r}; it must be {what}"
     if "scheme" in description:

@@ -10,7 +10,6 @@ hparams that change no number may differ, and a fact that one side lacks is unkn
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import math
 import os
@@ -82,20 +81,19 @@ def differences(
         for f in fields
         if f.name in ours and f.metadata["role"] is not PLACE
     }
-    stored, ours = (_without_places(x) for x in (defaults | dict(stored), ours))
-    if "init_sha256" in stored and "init_sha256" in ours:
-        ignored = {*ignored, "init_checkpoint"}  # The weights count, not their place.
     ignored = {*ignored, *_WITHOUT_INFLUENCE}
+    if "init_sha256" in stored and "init_sha256" in ours:
+        ignored.add("init_checkpoint")  # The weights count, not their place.
     stored, ours = (
-        _flat({k: v for k, v in x.items() if k not in ignored}) for x in (stored, ours)
+        _flat({k: v for k, v in _without_places(x).items() if k not in ignored})
+        for x in (defaults | dict(stored), ours)
     )
-    names = sorted({*stored, *ours})
-    changed = [n for n in names if stored.get(n) != ours.get(n)]
     return [
         (name, stored.get(name), ours.get(name))
-        for name in changed
+        for name in sorted({*stored, *ours})
+        if stored.get(name) != ours.get(name)
         # Hashes of data are compared as far as both sides have them.
-        if name.partition(":")[0] != DATA or (name in stored and name in ours)
+        and (name.partition(":")[0] != DATA or (name in stored and name in ours))
     ]
 
 
@@ -183,9 +181,8 @@ class Results:
         """
         self.trials = self._read(self.json_path)
         alone = re.compile(rf"{re.escape(self.json_path.stem)}\.trial_\d+\.json")
-        for name in names_in(self.json_path.parent):
-            if alone.fullmatch(name):
-                self.trials |= self._read(self.json_path.with_name(name))
+        for name in filter(alone.fullmatch, names_in(self.json_path.parent)):
+            self.trials |= self._read(self.json_path.with_name(name))
 
     def _read(self, path: Path) -> dict[int, TrialResult]:
         try:
@@ -197,8 +194,7 @@ class Results:
             return {}
         except JSON_ERRORS as error:
             raise UserError(
-                f"{path} is not a results file: {error!r}\nMove it away.",
-                EXIT_DAMAGED,
+                f"{path} is not a results file: {error!r}\nMove it away.", EXIT_DAMAGED
             ) from None
         if changed := differences(stored, self.settings):
             raise UserError(
@@ -268,26 +264,22 @@ class Results:
         rows = [("", "metric", "median", "mean", "std", "max", "trials")]
         for name, metrics in self.statistics().items():
             for metric, value in metrics.items():
-                std = "-" if value.std is None else f"{value.std:.2f}"
-                rows.append(
-                    (name, metric, f"{value.median:.2f}", f"{value.mean:.2f}", std)
-                    + (f"{value.max:.2f}", str(value.trials))
-                )
+                *numbers, count = value
+                cells = ("-" if x is None else f"{x:.2f}" for x in numbers)
+                rows.append((name, metric, *cells, str(count)))
                 name = ""
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        signs = ["<", "<", *">>>>>"]
         lines = []
         for row in rows:
-            cells = zip(row, widths, strict=True)
-            left = [cell.ljust(width) for cell, width in itertools.islice(cells, 2)]
-            right = [cell.rjust(width) for cell, width in cells]
-            lines.append("  ".join(left + right).rstrip())
-        for result in self._counted():
-            for name in result.degenerate:
-                lines.append(
-                    f"Trial {result.trial}: all predictions on {name} are the same; "
-                    "this run has learnt nothing."
-                )
-        return "\n".join(lines)
+            cells = zip(row, signs, widths, strict=True)
+            lines.append("  ".join(f"{x:{sign}{n}}" for x, sign, n in cells).rstrip())
+        return "\n".join(lines) + "".join(
+            f"\nTrial {result.trial}: all predictions on {name} are the same; this run "
+            "has learnt nothing."
+            for result in self._counted()
+            for name in result.degenerate
+        )
 
 
 def finite(value: Any) -> Any:
@@ -319,13 +311,9 @@ def summary(values: list[float]) -> Statistics:
     known = [v for v in values if math.isfinite(v)]
     if not known:
         return Statistics(math.nan, math.nan, None, math.nan, 0)
-    return Statistics(
-        median=statistics.median(known),
-        mean=statistics.fmean(known),
-        std=statistics.stdev(known) if len(known) > 1 else None,
-        max=max(known),
-        trials=len(known),
-    )
+    std = statistics.stdev(known) if len(known) > 1 else None
+    median, mean = statistics.median(known), statistics.fmean(known)
+    return Statistics(median, mean, std, max(known), len(known))
 
 
 CONFIG = "config.json"
@@ -338,10 +326,10 @@ def hparams_in(folder: Path) -> dict[str, Any]:
     """
     path = Path(fetch_once(str(folder / CONFIG)))
     content = read_json(path) if path.is_file() else {}
-    if not content.get("task_names"):
-        return {}
-    FinetuningConfig.checked(content, str(path))
-    return content
+    if content.get("task_names"):
+        FinetuningConfig.checked(content, str(path))
+        return content
+    return {}
 
 
 def check_is_free(folder: str) -> None:

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,13 +18,7 @@ from electra_tf import startup
 from electra_tf.config.finetuning import FinetuningConfig, vocabulary_of
 from electra_tf.console import Console
 from electra_tf.errors import EXIT_FLAGS, EXIT_OK, EXIT_PREEMPTED, UserError
-from electra_tf.finetune import (
-    data_summary,
-    glue,
-    initial_weights,
-    preprocessing,
-    registry,
-)
+from electra_tf.finetune import glue, initial_weights, preprocessing, registry
 from electra_tf.finetune.results import (
     DATA,
     Results,
@@ -35,8 +29,7 @@ from electra_tf.finetune.results import (
     settings_of,
 )
 from electra_tf.finetune.task import Task
-from electra_tf.interop import compare
-from electra_tf.interop.checkpoint import CheckpointInfo
+from electra_tf.interop.checkpoint import FINETUNE, CheckpointInfo
 from electra_tf.processes import Commands, run_commands
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.files import atomic_write, check_place
@@ -102,7 +95,7 @@ def run(flags: Flags, console: Console) -> int:
         console.log(f"Note: {note}.")
     console.log()
     if source is not None:
-        compare.check(source, config, vocab, compare.FINETUNE)
+        source.check(config, vocab, FINETUNE)
     if flags.sweep:
         return run_sweep(config, vocab, console)
     trained = None
@@ -179,10 +172,7 @@ def check_flags(flags: Flags, config: FinetuningConfig) -> None:
     if names and not (config.do_train and config.do_eval):
         raise UserError(f"{names[0]} needs do_train and do_eval.")
     if (flags.trial or 1) > config.num_trials:
-        raise UserError(
-            f"--trial {flags.trial}: num_trials is {config.num_trials}.\n"
-            "Trials count from 1."
-        )
+        raise UserError(f"--trial {flags.trial}: num_trials is {config.num_trials}.")
     if flags.parallel > 1 and config.data_source == "tfds":
         raise UserError(
             '--parallel does not go with data_source "tfds": start --trial 1, 2, ... '
@@ -203,37 +193,36 @@ def make_tasks(
         raise UserError("write_test_outputs is set, but no task has a test set.")
     for note in (note for task in tasks for note in task.notes(kinds)):
         console.log(f"Note: {note}.")
+    said: list[str] = []
     if config.do_train:
         store = preprocessing.features(config, tasks, "train", True)
-        for line in data_summary.of_features(store, "training", tasks):
-            console.log(line)
+        said += preprocessing.summary(store, "training", tasks)
         for number, task in enumerate(tasks):
-            for line in data_summary.lines(task, number, store):
-                console.log(line)
+            said += preprocessing.summary_of_classes(task, number, store)
         if config.log_examples:
-            log_examples(store, tasks, console)
+            said += shown_examples(store, tasks)
     for task in tasks:
         for split in (s for kind in kinds for s in task.splits(kind)):
             store = preprocessing.features(config, tasks, split, False, only=task)
-            what = f"{task.name}, {split}"
-            for line in data_summary.of_features(store, what, [task]):
-                console.log(line)
+            said += preprocessing.summary(store, f"{task.name}, {split}", [task])
             task.read(split)  # Now: its file may be edited while the run is at work.
+    for line in said:
+        console.log(line)
     return tasks
 
 
-def log_examples(store, tasks: list[Task], console: Console) -> None:
-    """Shows the first examples of each task as the model will see them."""
+def shown_examples(store, tasks: list[Task]) -> Iterator[str]:
+    """The first examples of each task as the model will see them."""
     for number, task in enumerate(tasks):
         rows = [i for i in range(len(store)) if store["task_id"][i] == number]
         for row in rows[:_SHOWN]:
             ids = store["input_ids"][row][: store.lengths[row]]
             tokens = " ".join(task.tokenizer.convert_ids_to_tokens(ids))
-            console.log(f"{task.name}: {tokens}")
+            yield f"{task.name}: {tokens}"
             for spec in task.feature_specs():
                 value = store[preprocessing.feature_key(task, spec.name)][row]
                 shown = value.tolist()[:30] if value.ndim else value
-                console.log(f"  {spec.name}: {shown}")
+                yield f"  {spec.name}: {shown}"
 
 
 def results_of(
@@ -278,13 +267,13 @@ def run_parallel(
     # A list of flags ends with the last one of a name.
     command = [sys.executable, *sys.argv, "--parallel=0"]
     stem = config.results_json.removesuffix(".json")
+    predicting = config.n_writes_test if config.write_test_outputs else 0
     jobs = [
         Commands(
             f"Trial {k}", [[*command, f"--trial={k}"]], Path(f"{stem}.trial_{k}.log")
         )
         for k in numbers(config)
-        if k not in results.trials
-        or (config.write_test_outputs and k <= config.n_writes_test)
+        if k not in results.trials or k <= predicting
     ]
     code = run_commands(jobs, count, console)
     if code == EXIT_PREEMPTED:
@@ -319,6 +308,7 @@ def run_trials(
     from electra_tf.finetune import trial as finetuning
 
     config, log = run.config, run.console.log
+    for_glue = for_glue and any(task.name in glue.GLUE for task in run.tasks)
     folder = Path(config.results_txt).parent
     # Not what else lies there: those may be copies of what others write.
     own = (Path(config.results_txt).stem.removesuffix("_results"), "GLUE_trial_")
@@ -342,8 +332,7 @@ def run_trials(
             return EXIT_PREEMPTED
         if config.do_eval:
             results.add(result)
-        of_glue = any(task.name in glue.GLUE for task in run.tasks)
-        if result.test_outputs and of_glue and for_glue:
+        if result.test_outputs and for_glue:
             glue.write_archive(folder, trial, log)
         if config.write_pictures and not done:
             pictures.write(config, result, log)
@@ -375,7 +364,7 @@ def run_sweep(config: FinetuningConfig, vocab: Vocabulary, console: Console) -> 
             )
             check_trial_places(here)
             source = initial_weights.find(prefix, console.log)
-            compare.check(source, here, vocab, compare.FINETUNE)
+            source.check(here, vocab, FINETUNE)
             run = Run(here, vocab, tasks, source, placement, console, stop)
             results = results_of(here, source, vocab, tasks)
             if code := run_trials(run, results, numbers(here), for_glue=False):

@@ -33,17 +33,19 @@ _AS_BIOES = {"L": "E", "U": "S", "M": "I", "W": "S"}
 _ANY = "BIESLUMW"
 _UNNAMED = "span"  # the class where tags are letters alone
 # How a tag is written, by an example; the last two have no class, no letter.
-FORMS = ("B-PER", "B_PER", "PER-B", "PER_B", "B", "PER")
+FORMS = ("B-PER", "B_PER", "PER-B", "PER_B", "b-PER", "B", "PER")
 OUTSIDE = ("O", "0", "o", "-")
 
 
 def _like(form: str, letter: str, name: str) -> str:
     """A form with something else for its letter and its class."""
-    return re.sub("PER|B", lambda m: letter if m[0] == "B" else name, form)
+    letter = letter.lower() if form[0] == "b" else letter
+    return re.sub("PER|[Bb]", lambda m: name if m[0] == "PER" else letter, form)
 
 
 def _pattern(form: str, letters: str) -> re.Pattern[str]:
-    pattern = _like(form, f"(?P<letter>[{letters}])", "(?P<name>.+)")
+    letters = letters.lower() if form[0] == "b" else letters
+    pattern = _like(form.upper(), f"(?P<letter>[{letters}])", "(?P<name>.+)")
     return re.compile(pattern, re.DOTALL)
 
 
@@ -99,7 +101,7 @@ class Notation(NamedTuple):
         if not found or tag in OUTSIDE:
             return None
         parts = found.groupdict()
-        letter = parts.get("letter", "I")
+        letter = parts.get("letter", "I").upper()
         return f"{_AS_BIOES.get(letter, letter)}-{parts.get('name', _UNNAMED)}"
 
     def wrong(self) -> str:
@@ -143,9 +145,12 @@ def notation_of(
 
     form = max(FORMS[:4], key=readable)  # the first of equals
     if classes and not readable(form):
-        is_letters = set(classes) <= set(_ANY)
-        form = "B" if is_letters else "PER"
-        if form == "PER" and counts[outside] < max(counts.values()) and not given:
+        # One of several classes may be called e-mail.
+        is_lower = readable("b-PER") == sum(classes.values())
+        form = "B" if set(classes) <= set(_ANY) else "PER"
+        form = "b-PER" if is_lower and "b" in {tag[0] for tag in classes} else form
+    if form == "PER":
+        if counts[outside] < max(counts.values()) and not given:
             names = ", ".join(sorted(classes)[:5])
             raise UserError(
                 f"tags without letters such as B- ({names}), which have two readings: "
@@ -153,13 +158,12 @@ def notation_of(
                 'speech,\n"scheme": "bare" takes words of one class side by side for '
                 "a span"
             )
-        if form == "PER":
-            return found._replace(scheme="IO", form=form)
+        return found._replace(scheme="IO", form=form)
     found = found._replace(form=form)
     if not found.scheme:
         tags = [[found.read(tag) or "O" for tag in tags] for tags in sentences]
         read = filter(None, map(_pattern(form, _ANY).fullmatch, classes))
-        letters = {match["letter"] for match in read}
+        letters = {match["letter"].upper() for match in read}
         found = found._replace(scheme=_scheme_of(tags, letters))
     return found
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -102,7 +103,7 @@ class SpanScorer(Scorer):
         found = _precision_recall(*(counter.total() for counter in counts))
         words = sum(len(self.tags(row, "labels")) for row in self.rows)
         loss = sum(float(row["loss"]) for row in self.rows) / max(words, 1)
-        return [*((k, 100.0 * v) for k, v in found.items()), ("loss", loss)]
+        return [*found.items(), ("loss", loss)]
 
     def details(self) -> dict[str, Any]:
         """Precision, recall and F1 of the spans of each class, and how many there are.
@@ -110,11 +111,11 @@ class SpanScorer(Scorer):
         In percent.
         """
         right, predicted, gold = self._counts().values()
-        classes = {}
-        for name in sorted({*predicted, *gold}):
-            found = _precision_recall(right[name], predicted[name], gold[name])
-            classes[name] = {k: 100.0 * v for k, v in found.items()}
-            classes[name]["support"] = gold[name]
+        classes = {
+            name: _precision_recall(right[name], predicted[name], gold[name])
+            | {"support": gold[name]}
+            for name in sorted({*predicted, *gold})
+        }
         return {"classes": classes}
 
     @property
@@ -125,25 +126,28 @@ class SpanScorer(Scorer):
 
 
 def _precision_recall(right: int, predicted: int, gold: int) -> dict[str, float]:
+    """precision, recall and F1 in percent."""
     precision = right / predicted if predicted else 0.0
     recall = right / gold if gold else 0.0
     both = precision + recall
     f1 = 2 * precision * recall / both if both else 0.0
-    return {"precision": precision, "recall": recall, "f1": f1}
+    return {"precision": 100.0 * precision, "recall": 100.0 * recall, "f1": 100.0 * f1}
 
 
 class PlainTagScorer(SpanScorer):
     """The share of words with the right tag; one that was cut off has none."""
 
-    def _pairs(self) -> Iterator[tuple[str, str | None]]:
+    def _pairs(self) -> list[tuple[str, str | None]]:
+        found: list[tuple[str, str | None]] = []
         for row in self.rows:
             theirs, ours = self.tags(row, "labels"), self.tags(row, "predictions")
-            ours += [None] * (len(theirs) - len(ours))  # Any text may be a right tag.
-            yield from zip(theirs, ours, strict=False)
+            # None, since any text may be a right tag.
+            found += itertools.zip_longest(theirs, ours[: len(theirs)])
+        return found
 
     def get_results(self) -> list[tuple[str, float]]:
         """accuracy, and the loss per word."""
-        pairs = list(self._pairs())
+        pairs = self._pairs()
         right = sum(theirs == ours for theirs, ours in pairs)
         loss = sum(float(row["loss"]) for row in self.rows)
         count = max(len(pairs), 1)
@@ -202,7 +206,8 @@ class TaggingTask(Task):
     def check(self) -> None:
         """The tags are in one scheme; a model that is not trained knows all classes."""
         if self.stored is None:
-            _ = self.path("train").is_file() and self.labels
+            if self.path("train").is_file() and not self.labels and self.read("train"):
+                raise UserError(f"{self.path('train')} has words, but no tags.")
         elif self.config.scores_dev and (unknown := self._unknown("dev")):
             known = ", ".join(sorted({_class_of(tag) for tag in self.labels}))
             raise UserError(
@@ -270,15 +275,6 @@ class TaggingTask(Task):
             spans = tag_schemes.spans_in(tags_of(spans, len(tags), "IO"))
         return spans
 
-    def read_tag(self, tag: str) -> str | None:
-        """A tag with its letter in front, as BIOES has it; None where it is none."""
-        return self.notation.read(tag)
-
-    def wrong_tag(self, tag: str) -> str:
-        """Why `read_tag` gives None."""
-        hint = "" if self._given else '; "scheme": "plain" takes any tag'
-        return self.notation.wrong() + hint * ("-" not in tag)
-
     # Reading.
 
     def examples(self, split: str) -> list[TaggingExample]:
@@ -287,19 +283,22 @@ class TaggingTask(Task):
         for where, words, tags, identity in self.sentences(split):
             if tags is None:
                 found.append(TaggingExample(len(found), words, None, (), identity))
-            elif len(words) != len(tags):
+                continue
+            if len(words) != len(tags):
                 what = f"{len(words)} words, {len(tags)} tags: a word without a tag, "
                 self.bad(split, where, f"{what}or not as many columns as others")
-            else:
-                marks = [self.read_tag(tag) for tag in tags]
-                if None in marks:
-                    wrong = tags[marks.index(None)]
-                    what = f"the tag {shown(wrong)} {self.wrong_tag(wrong)}"
-                    self.bad(split, where, what)
-                    continue
-                if not self.is_plain:
-                    marks = tags_of(self.reading(marks), len(tags))
-                found.append(TaggingExample(len(found), words, marks, tags, identity))
+                continue
+            marks = [self.notation.read(tag) for tag in tags]
+            if None in marks:
+                wrong = tags[marks.index(None)]
+                is_free = self._given or self.is_original or "-" in wrong
+                hint = "" if is_free else '; "scheme": "plain" takes any tag'
+                what = f"the tag {shown(wrong)} {self.notation.wrong()}{hint}"
+                self.bad(split, where, what)
+                continue
+            if not self.is_plain:
+                marks = tags_of(self.reading(marks), len(tags))
+            found.append(TaggingExample(len(found), words, marks, tags, identity))
         return found
 
     def sentences(self, split: str) -> list[Sentence]:
@@ -313,8 +312,7 @@ class TaggingTask(Task):
         return self._sentences[split]
 
     def _has_lists(self, split: str) -> bool:
-        forms = ("json", "jsonl", "parquet", "csv")
-        return inputs.form_of(self.path(split)) in forms
+        return inputs.form_of(self.path(split)) in ("json", "jsonl", "parquet", "csv")
 
     def _of_lines(self, split: str) -> Iterator[Sentence]:
         path, layout, skipped = self.required(split), self.layout(split), []
@@ -329,9 +327,7 @@ class TaggingTask(Task):
         for first, rows in conll.sentences(lines, layout, skipped):
             words = [row[min(layout.words, len(row) - 1)] for row in rows]
             whole = [row for row in rows if len(row) == layout.width]
-            right = [
-                len(row) == layout.width and bool(row[layout.words]) for row in rows
-            ]
+            right = [len(r) == layout.width and bool(r[layout.words]) for r in rows]
             number = first if all(right) else first + right.index(False)
             where = f"{path}, line {number}"
             if len(whole) == len(rows) and not all(right):
@@ -365,18 +361,6 @@ class TaggingTask(Task):
         has_columns = self.path("train").is_file() and not self._has_lists("train")
         return self.layout("train").width if has_columns else 2
 
-    def _key(self, row: inputs.Row, key: str, names: Sequence[str]) -> str:
-        """Where a row has its words or tags: as described, or by a usual name."""
-        names = [self.description[key]] if key in self.description else names
-        there = [name for name in names if row.get(name) is not None]
-        if len(there) > 1:
-            raise UserError(
-                f"task {self.name}: {' and '.join(there)} are both there: "
-                f"{', '.join(shown(row[name]) for name in there)}.\n"
-                f'Name one in the task, such as "{key}": "{there[0]}".'
-            )
-        return there[0] if there else names[0]
-
     def _of_lists(self, split: str) -> Iterator[Sentence]:
         [identity] = self.identity
         usual = {"words": conll.WORDS, "tags": conll.TAGS}
@@ -384,19 +368,27 @@ class TaggingTask(Task):
         for where, row in conll.sentence_rows(self.source(split), columns, identity):
             keys = [self._key(row, key, names) for key, names in usual.items()]
             words, tags = (row.get(key) for key in keys)
-            there = [x for x in (words, tags) if isinstance(x, list)]
-            if wrong := next(filter(None, map(conll.no_words, there)), None):
+            lists = [x for x in (words, tags) if isinstance(x, list)]
+            is_untagged = split == "test" and isinstance(words, list) and tags is None
+            if wrong := next(filter(None, map(conll.no_words, lists)), None):
                 self.bad(split, where, f"{keys[0]} or {keys[1]} has {wrong} in it")
-            elif (
-                len(there) == 2
-                and words
-                or (split == "test" and isinstance(words, list) and tags is None)
-            ):
+            elif is_untagged or len(lists) == 2 and words:
                 tags = None if tags is None else [*map(str, tags)]
                 yield Sentence(where, [*map(str, words)], tags, row.get(identity))
             else:
                 what = f"{keys[0]} and {keys[1]} are not two lists; there are "
                 self.bad(split, where, what + ", ".join(map(str, row)))
+
+    def _key(self, row: inputs.Row, key: str, usual: Sequence[str]) -> str:
+        """Where a row has its words or tags: as described, or by a usual name."""
+        names = [self.description[key]] if key in self.description else usual
+        there = [name for name in names if row.get(name) is not None]
+        if len(there) > 1:
+            raise UserError(
+                f"task {self.name}: {' and '.join(there)} are both there.\n"
+                f'Name one in the task, such as "{key}": "{there[0]}".'
+            )
+        return (*there, *names)[0]
 
     def read_inputs(self, source: Source) -> Iterator[Input]:
         """Sentences as lists of words."""
@@ -441,12 +433,11 @@ class TaggingTask(Task):
         positions = positions[:length]
         index = {label: i for i, label in enumerate(self.labels)}
         outside = index.get("O", 0)  # for a class that only this data set has
+        labels = [index.get(tag, outside) for tag in example.tags or ()]
         yield {
             "input_ids": ids,
             "segment_ids": [1] * len(ids),
-            "labels": [
-                index.get(tag, outside) for tag in (example.tags or ())[:length]
-            ],
+            "labels": labels[:length],
             "labels_mask": [1.0] * len(positions),
             "labeled_positions": positions,
             "eid": example.eid,
@@ -487,16 +478,16 @@ class TaggingTask(Task):
         lines, rows, between = [], [], self._separator(split)
         for example in self.read(split):
             found = self.prediction(example, [by_eid[example.eid]], split)
-            fields = {"eid": example.eid, "id": example.id, "words": example.words}
             columns = [example.words, found["tags"]]
             if example.tags is not None:
                 right = self._written(example.tags, len(example.words), split)
                 columns.insert(1, right)
                 found["correct"] = right
-            rows.append({k: v for k, v in fields.items() if v is not None} | found)
+            identity = {} if example.id is None else {"id": example.id}
+            fields = {"eid": example.eid} | identity | {"words": example.words}
+            rows.append(fields | found)
             rows_of = zip(*columns, strict=True)
-            lines += [f"{between.join(cells)}\n" for cells in rows_of]
-            lines.append("\n")
+            lines += [f"{between.join(cells)}\n" for cells in rows_of] + ["\n"]
         path = Path(directory) / f"{self.name}_{split}.txt"
         atomic_write(path, "".join(lines))
         return [write_jsonl(path.with_suffix(".jsonl"), rows), str(path)]
@@ -520,16 +511,16 @@ def _class_of(tag: str) -> str:
 
 def _named(tags: list[str] | None, names: Sequence[str]) -> list[str] | None:
     """Tags with their names for numbers, without numbers that have none."""
-    if not tags:
-        return tags
     numbers = {str(number): name for number, name in enumerate(names)}
-    return [numbers.get(t, t) for t in tags if t in numbers or not t.isdecimal()]
+    kept = (t for t in tags or () if t in numbers or not t.isdecimal())
+    return [numbers.get(t, t) for t in kept] if tags else tags
 
 
 class ChunkTask(TaggingTask):
     """Chunks of CoNLL-2000 as the original reads them: the last column is the tag."""
 
     is_original = True
+    notation = Notation("BIOES")
     scheme = None
 
     def path(self, split: str) -> Path:
@@ -552,14 +543,6 @@ class ChunkTask(TaggingTask):
     def reading(self, tags: Sequence[str]) -> list[Span]:
         """The original's spans."""
         return spans_of(tags)
-
-    def read_tag(self, tag: str) -> str | None:
-        """A tag that BIOES has."""
-        return tag if _TAG.fullmatch(tag) else None
-
-    def wrong_tag(self, tag: str) -> str:
-        """Why `read_tag` gives None."""
-        return "is not O, nor a class with B-, I-, E- or S- before it"
 
     def notation_on(self, split: str | None) -> Notation:
         """BIOES where a file has its letters."""

@@ -23,7 +23,7 @@ from electra_tf.finetune.inputs import Input, Source
 from electra_tf.storage.files import atomic_write
 from electra_tf.storage.manifest import sha256
 from electra_tf.storage.remote import fetch_once
-from electra_tf.text.json_lines import json_line
+from electra_tf.text.records import json_line
 from electra_tf.text.tokenization import Tokenizer
 
 FACTS_FILE = "tasks.json"
@@ -198,8 +198,8 @@ class Task(ABC):
 
     def path(self, split: str) -> Path:
         """The file of a split: that of the description, if the task has one."""
-        path = Path(self.config.data_dir) / self.description[split]
-        return Path(fetch_once(str(path)))
+        path = os.path.join(self.config.data_dir, self.description[split])
+        return Path(fetch_once(path))
 
     def is_there(self, split: str) -> bool:
         """Whether there are data of a split."""
@@ -254,14 +254,13 @@ class Task(ABC):
     def required(self, split: str) -> Path:
         """The file of a split, which must be there."""
         path = self.path(split)
-        if path.is_dir():
-            raise UserError(f"{self.name} needs {path}, a file; it is a directory.")
-        if not path.is_file():
-            raise UserError(
-                f"{self.name} needs {path}, which does not exist.\nPut the data of the "
-                f"task into {path.parent}."
-            )
-        return path
+        if path.is_file():
+            return path
+        problem = "is a directory, not a file" if path.is_dir() else "does not exist"
+        raise UserError(
+            f"{self.name} needs {path}, which {problem}.\nPut the data of the task "
+            f"into {path.parent}."
+        )
 
 
 def without_files(description: Any, files: Collection[str] = FILES) -> Any:
@@ -306,14 +305,11 @@ class TaskFacts(NamedTuple):
 
 
 def facts_of(task: Task) -> TaskFacts:
-    """The facts of a task."""
-    found = TaskFacts(task.name, task.head.kind)
-    return found._replace(
-        labels=tuple(task.labels),
-        num_texts=task.num_texts,
-        lowest=task.lowest,
-        highest=task.highest,
-        has_impossible=task.is_v2,
+    """The facts of a task, but its scheme."""
+    scale = task.lowest, task.highest
+    labels = tuple(task.labels)
+    return TaskFacts(
+        task.name, task.head.kind, labels, task.num_texts, *scale, task.is_v2
     )
 
 
@@ -356,9 +352,8 @@ def check_facts(task: Task, stored: TaskFacts, where: str) -> None:
     for name, theirs in stored._replace(scheme=None)._asdict().items():
         here = getattr(ours, name)
         if here != theirs:
-            here, theirs = (
-                ", ".join(x) if isinstance(x, tuple) else x for x in (here, theirs)
-            )
+            if name == "labels":
+                here, theirs = ", ".join(here), ", ".join(theirs)
             raise UserError(
                 f"{task.name}: {name} is {theirs} in {where}, which the model was "
                 f"trained for, and {here} by today's data and hparams.\nMake them the "

@@ -64,11 +64,9 @@ class _Prepared:
 
         builder, name = self.tfds_split(split)
         options = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
-        dataset = builder.as_dataset(
-            split=name, shuffle_files=False, read_config=options
-        )
+        rows = builder.as_dataset(name, shuffle_files=False, read_config=options)
         where = f"{builder.info.full_name}, {name}"
-        return where, builder.info.features, list(dataset.as_numpy_iterator())
+        return where, builder.info.features, list(rows.as_numpy_iterator())
 
     def is_there(self, split: str) -> bool:
         """Whether a split is prepared."""
@@ -116,14 +114,13 @@ class TfdsQATask(_Prepared, QATask):
         where, _, rows = self.prepared(split)
         found: dict[bytes, list[dict[str, Any]]] = {}
         for row in rows:
+            texts = [text.decode("utf-8") for text in row["answers"]["text"]]
+            starts = row["answers"]["answer_start"].tolist()
             question = {
                 "id": row["id"].decode("utf-8"),
                 "question": row["question"].decode("utf-8"),
                 "is_impossible": bool(row.get("is_impossible", False)),
-                "answers": {
-                    "text": [text.decode("utf-8") for text in row["answers"]["text"]],
-                    "answer_start": row["answers"]["answer_start"].tolist(),
-                },
+                "answers": {"text": texts, "answer_start": starts},
             }
             found.setdefault(row["context"], []).append(question)
         bad = functools.partial(self.bad, split)

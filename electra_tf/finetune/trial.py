@@ -40,8 +40,7 @@ from electra_tf.finetune.results import (
     settings_of,
 )
 from electra_tf.finetune.task import Scorer, Task, check_trained_for, write_facts
-from electra_tf.interop import compare
-from electra_tf.interop.checkpoint import CheckpointInfo
+from electra_tf.interop.checkpoint import FINETUNE, CheckpointInfo
 from electra_tf.paths import shown
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.files import atomic_write
@@ -112,17 +111,17 @@ def run_trial(run: Run, trial: int) -> TrialResult:
 
     Raises `Interrupted` after SIGTERM or SIGINT, with the training saved.
     """
-    config, origin = run.config, None
+    config, seed = run.config, seed_of(run.config, trial)
     keras.backend.clear_session()
     if config.do_train:
         place, log = config.trial_dir(trial), run.console.log
         with Lock(place) as lock, RunFolder(place, lock, keep=1, log=log) as folder:
             model, steps, seconds = _train(run, trial, lock, folder)
+        times = {"train": round(seconds, 1)}
+        result = TrialResult(trial, seed, {}, [], steps, times)
     else:
-        (model, origin), steps, seconds = _load(run, trial, run.source), 0, 0.0
-    times = {"train": round(seconds, 1)}
-    result = TrialResult(trial, seed_of(config, trial), {}, [], steps, times)
-    result = result._replace(weights=origin)
+        model, origin = _load(run, trial, run.source)
+        result = TrialResult(trial, seed, {}, [], 0, {"train": 0.0}, weights=origin)
     if config.do_eval:
         result = _evaluated(run, model, result)
     if _wants_test_outputs(config, trial):
@@ -179,13 +178,15 @@ def _evaluated(run: Run, model, result: TrialResult) -> TrialResult:
     started = time.monotonic()
     directory = run.config.beside_results("predictions", result.trial)
     scores, details, degenerate = {}, {}, []
-    for name, scorer, _ in _predictions(run, model, "dev", directory, result.trial):
+    for task, split, name, scorer in _scorers(run, model, "dev"):
+        task.write_predictions(split, scorer, directory)
         scores[name] = dict(scorer.get_results())
         if found := scorer.details():
             details[name] = found
         run.console.log(f"{name}: {scores_text(scores[name])}")
         if len(scorer) > 1 and scorer.is_degenerate:
             degenerate.append(name)
+    put_folder(directory)
     run.console.log(f"Predictions of trial {result.trial}: {directory}")
     seconds = result.seconds | {"evaluate": round(time.monotonic() - started, 1)}
     return result._replace(
@@ -197,22 +198,26 @@ def _with_test_outputs(run: Run, model, result: TrialResult) -> TrialResult:
     """A trial's result with the predictions on all test sets, which are written."""
     directory = run.config.beside_results("test_predictions", result.trial)
     paths = []
-    for name, _, files in _predictions(run, model, "test", directory, result.trial):
-        paths += files
+    for task, split, name, scorer in _scorers(run, model, "test"):
+        paths += task.write_predictions(split, scorer, directory)
         run.console.log(f"Predictions on {name}: {directory}")
+    put_folder(directory)
     return result._replace(test_outputs=paths, test_data=_test_data(run.tasks))
 
 
-def _predictions(
-    run: Run, model, kind: str, directory: str, trial: int
-) -> Iterator[tuple[str, Scorer, list[str]]]:
-    """(name, scorer, files) of each dev or test set, with its predictions written."""
+def _scorers(run: Run, model, kind: str) -> Iterator[tuple[Task, str, str, Scorer]]:
+    """(task, split, name, scorer) of each dev or test set, when it is predicted.
+
+    Raises `Interrupted` when a signal asked to stop.
+    """
     for task in run.tasks:
         for split in task.splits(kind):
-            scorer, name = score(run, model, task, split), data_set_name(task, split)
-            files = task.write_predictions(split, scorer, directory)
-            put_folder(directory)
-            yield name, scorer, files
+            yield (
+                task,
+                split,
+                data_set_name(task, split),
+                score(run, model, task, split),
+            )
 
 
 def data_set_name(task, split: str) -> str:
@@ -220,17 +225,13 @@ def data_set_name(task, split: str) -> str:
     return task.name if split == "dev" else f"{task.name}_{split.removeprefix('dev_')}"
 
 
-def score(run: Run, model, task, split: str):
-    """The task's scorer, having seen all predictions on one split.
-
-    Raises `Interrupted` when a signal asked to stop.
-    """
-    config = run.config
+def score(run: Run, model, task, split: str) -> Scorer:
+    """The task's scorer, having seen all predictions on one split."""
+    config, scorer = run.config, task.scorer(split)
     run.console.log(f"Evaluating {task.name} on its {split} set.")
     store = preprocessing.features(config, run.tasks, split, False, only=task)
-    count = -(-len(store) // config.eval_batch_size)
-    scorer = task.scorer(split)
     size = config.eval_batch_size
+    count = -(-len(store) // size)
     progress = Progress(run.console, count, 0, size, count)
 
     def on_batch(done):
@@ -264,7 +265,7 @@ def _load(run: Run, trial: int, source: CheckpointInfo | None):
     task, state = build(run, trial, 1)
     if source is None:
         source = initial_weights.find(config.trial_dir(trial), run.console.log)
-    compare.check(source, config, run.vocab, compare.FINETUNE)
+    source.check(config, run.vocab, FINETUNE)
     initial_weights.load_all(source, state.weights(), run.console.log)
     run.console.log(f"Trial {trial}: weights from {source.origin}")
     return task.model, shown(source.origin)
@@ -296,23 +297,22 @@ def _check_is_same(checkpoints: Checkpoints, saved: CheckpointManifest) -> None:
 
 def _train(run: Run, trial: int, lock: Lock, bucket: RunFolder):
     """Trains up to the end: (model, steps, seconds)."""
-    config, console = run.config, run.console
+    config, console, folder = run.config, run.console, run.config.trial_dir(trial)
     store = preprocessing.features(config, run.tasks, "train", True)
     steps = num_train_steps(config, len(store))
-    folder = config.trial_dir(trial)
+    # Where the best weights stay, the trial's directory is theirs.
+    place = os.path.join(folder, TRAINING) if config.keep == "best" else folder
+    facts = {
+        "keep": 1,
+        "identity": _identity(run, store),
+        "settings": settings_of(config, run.source, run.vocab),
+        "advice": f'set "model_dir" to a new place, or remove {folder}',
+        "log": console.log,
+    }
     checkpoints = Checkpoints(
-        # Where the best weights stay, the trial's directory is theirs.
-        os.path.join(folder, TRAINING) if config.keep == "best" else folder,
-        keep=1,
-        identity=_identity(run, store),
-        settings=settings_of(config, run.source, run.vocab),
-        advice=f'set "model_dir" to a new place, or remove {folder}',
-        before_save=lock.check,
-        after_save=bucket.upload,
-        log=console.log,
+        place, before_save=lock.check, after_save=bucket.upload, **facts
     )
-    saved = checkpoints.newest_intact()
-    if saved:
+    if saved := checkpoints.newest_intact():
         _check_is_same(checkpoints, saved)
     task, state = build(run, trial, steps)
     if saved:
@@ -328,10 +328,13 @@ def _train(run: Run, trial: int, lock: Lock, bucket: RunFolder):
         f"{config.num_train_epochs:g} epoch{'s' * (config.num_train_epochs != 1)}"
     )
     started = time.monotonic()
-    assess = _Assessment(run, trial, state, checkpoints)
+    best = Checkpoints(folder, **facts) if config.keep == "best" else None
+    assess = _Assessment(run, Evaluations(folder, state.step), state, best)
     if assess.is_due(at_end=False):  # A stop came between a save and its scores.
         assess(state.step)
     if state.step < steps and not assess.is_over():
+        config.save(f"{folder}/config.json")
+        write_facts(folder, run.tasks)
         _train_to_end(run, trial, store, task, state, checkpoints, steps, assess)
     if assess.is_due(at_end=True):
         assess(state.step)
@@ -342,57 +345,44 @@ def _train(run: Run, trial: int, lock: Lock, bucket: RunFolder):
 class _Assessment:
     """Scores a training while it goes on, and keeps its best weights."""
 
-    def __init__(self, run: Run, trial: int, state, checkpoints: Checkpoints):
-        self._run, self._state = run, state
-        folder = run.config.trial_dir(trial)
-        self.evaluations = Evaluations(folder, state.step)
-        self._best = None
-        if run.config.keep == "best":
-            self._best = Checkpoints(
-                folder,
-                keep=1,
-                identity=checkpoints.identity,
-                settings=checkpoints.settings,
-                advice=checkpoints.advice,
-                log=run.console.log,
-            )
-            self._best.clear_partial()
+    def __init__(
+        self, run: Run, evaluations: Evaluations, state, best: Checkpoints | None
+    ):
+        self._run, self._state, self._best = run, state, best
+        self._evaluations = evaluations
+        if best:
+            best.clear_partial()
             # Those of a run that kept no best ones would be taken for the best.
-            for step in self._best.steps():
+            for step in best.steps():
                 with contextlib.suppress(DamagedCheckpointError):
-                    _check_is_same(self._best, read_checkpoint_manifest(folder, step))
+                    stored = read_checkpoint_manifest(best.directory, step)
+                    _check_is_same(best, stored)
 
     def is_over(self) -> bool:
         """Whether nothing better has come for too long."""
-        return self.evaluations.is_over(self._run.config.early_stopping_patience)
+        return self._evaluations.is_over(self._run.config.early_stopping_patience)
 
     def is_due(self, at_end: bool) -> bool:
         """Whether the weights of this step are still to be scored."""
         every, step = self._run.config.eval_every_steps, self._state.step
-        if not every or not step or self.evaluations.has(step):
+        if not every or not step or self._evaluations.has(step):
             return False
         return at_end or step % every == 0
 
     def __call__(self, step: int) -> bool:
-        """Scores this step's weights; returns whether the training should end.
-
-        Raises `Interrupted` when a signal asked to stop.
-        """
-        run, scores = self._run, {}
-        for task in run.tasks:
-            for split in task.splits("dev"):
-                name = data_set_name(task, split)
-                scorer = score(run, self._state.model, task, split)
-                scores[name] = dict(scorer.get_results())
-                run.console.log(f"Step {step}: {name}: {scores_text(scores[name])}")
+        """Scores this step's weights; returns whether the training should end."""
+        run, found, scores = self._run, self._evaluations, {}
+        for *_, name, scorer in _scorers(run, self._state.model, "dev"):
+            scores[name] = dict(scorer.get_results())
+            run.console.log(f"Step {step}: {name}: {scores_text(scores[name])}")
         main = main_score(run.tasks, scores)
         if self._best and not math.isfinite(main):
             run.console.log("No score is defined on the dev set; the loss decides.")
-        if self._best and self.evaluations.is_better(main, scores):
+        if self._best and found.is_better(main, scores):
             self._best.save(step, self._state.weights())
-        self.evaluations.add(step, main, scores)
+        found.add(step, main, scores)
         if self.is_over():
-            best = self.evaluations.best()["step"]
+            best = found.best()["step"]
             run.console.log(f"Ended early at step {step}; step {best} is the best.")
         return self.is_over()
 
@@ -400,7 +390,7 @@ class _Assessment:
         """Takes the best weights, if those are to stay."""
         if not self._best:
             return
-        step = self.evaluations.best()["step"]
+        step = self._evaluations.best()["step"]
         try:
             best = self._best.verify(step)
         except DamagedCheckpointError as error:
@@ -415,30 +405,19 @@ class _Assessment:
 
 def _train_to_end(run, trial, store, task, state, checkpoints, steps, assess) -> None:
     config, placement = run.config, run.placement
-    config.save(f"{config.trial_dir(trial)}/config.json")
-    write_facts(config.trial_dir(trial), run.tasks)
     every, seed = config.eval_every_steps, seed_of(config, trial)
+    is_compiled, lengths = placement.jit_compile, store.lengths
     buckets = batches.training_buckets(
-        config,
-        store.lengths,
-        steps=steps,
-        seed=seed,
-        is_compiled=placement.jit_compile,
+        config, lengths, steps=steps, seed=seed, is_compiled=is_compiled
     )
-    by_length = placement.is_one_cpu and not placement.jit_compile and len(buckets) > 1
+    by_length = placement.is_one_cpu and not is_compiled and len(buckets) > 1
     parts = config.gradient_accumulation_steps
     if by_length:
-        parts = batches.num_parts(config, store.lengths, seed=seed)
+        parts = batches.num_parts(config, lengths, seed=seed)
     step = training_step.TrainingStep(
-        task,
-        state,
-        placement,
-        seed=seed,
-        accumulation=parts,
+        task, state, placement, seed=seed, accumulation=parts
     )
-    computed = (
-        f", computed in {parts} parts by length" if by_length and parts > 1 else ""
-    )
+    computed = f", computed in {parts} parts by length" * (by_length and parts > 1)
     shown = ", ".join(map(str, buckets))
     run.console.log(f"Batches are padded to {shown} tokens{computed}.")
 

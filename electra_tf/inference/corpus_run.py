@@ -43,7 +43,7 @@ from electra_tf.storage.manifest import (
 )
 from electra_tf.storage.remote_run import bring_model
 from electra_tf.text import archives, corpus, units
-from electra_tf.text.json_lines import json_line
+from electra_tf.text.records import json_line
 from electra_tf.text.units import Corpus, Unit, portions
 
 SCHEMA_VERSION = 2

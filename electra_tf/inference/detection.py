@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from electra_tf.console import printable
 from electra_tf.inference.model import TokenPrediction
 from electra_tf.inference.scoring import batched
-from electra_tf.text.json_lines import json_line
+from electra_tf.text.records import json_line
 
 if TYPE_CHECKING:
     from electra_tf.inference.pretrained_model import PretrainedModel

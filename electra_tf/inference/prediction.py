@@ -21,7 +21,7 @@ from electra_tf.paths import local_of
 from electra_tf.storage.files import line_writer
 from electra_tf.storage.manifest import MANIFEST, read_json, saved_model_in
 from electra_tf.storage.remote_run import bring_model
-from electra_tf.text.json_lines import json_line
+from electra_tf.text.records import json_line
 
 
 def load(

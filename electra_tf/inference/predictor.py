@@ -28,7 +28,7 @@ from electra_tf.finetune.inputs import Input, Source, shown
 from electra_tf.finetune.results import finite, hparams_in
 from electra_tf.finetune.task import FACTS_FILE, Task, TaskFacts, facts_of, read_facts
 from electra_tf.inference.model import Model
-from electra_tf.interop import compare
+from electra_tf.interop.checkpoint import FINETUNE
 from electra_tf.storage.remote import fetch_once
 from electra_tf.storage.remote_run import bring_model
 from electra_tf.text.vocabulary import Vocabulary
@@ -194,7 +194,7 @@ def read_trial(
     else:
         facts = [facts_of(t) for t in registry.make_tasks(config, vocab)]
     found = initial_weights.find(str(folder), say_nothing)
-    compare.check(found, config, vocab, compare.FINETUNE)
+    found.check(config, vocab, FINETUNE)
     startup.import_tensorflow()
     from electra_tf.finetune.model import build_finetuning_model
 
@@ -240,7 +240,7 @@ class TaskPredictor(Predictor):
     ) -> Iterator[tuple[Input, dict[str, Any]]]:
         """Yields each input with its prediction, in order."""
         for chunk in self._chunks(inputs):
-            outputs = self._outputs([x for _, _, features in chunk for x in features])
+            outputs = self.outputs([x for _, _, features in chunk for x in features])
             for one, example, features in chunk:
                 rows = list(itertools.islice(outputs, len(features)))
                 yield one, self._task.prediction(example, rows)
@@ -259,11 +259,12 @@ class TaskPredictor(Predictor):
         if chunk:
             yield chunk
 
-    def _outputs(self, features: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    def outputs(self, features: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Those of the task's head for each sequence, in order."""
         if not features:  # of empty texts only
             return iter(())
         rows = [(self._task, found) for found in features]
         length = self._config.max_seq_length
         arrays = preprocessing.pack(rows, {self._task: self._number}, length)
-        store = preprocessing.FeatureStore(arrays, "", self._num_heads, [])
+        store = preprocessing.FeatureStore(arrays, self._num_heads)
         return self._run(store)

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
 from electra_tf.inference import scoring
 from electra_tf.text import archives
-from electra_tf.text.json_lines import json_line
+from electra_tf.text.records import json_line
 
 
 @dataclasses.dataclass
@@ -179,27 +179,13 @@ class Ranked(NamedTuple):
     total: float
 
 
-class WordErrors(NamedTuple):
-    """Word errors of one hypothesis for each of some references."""
-
-    errors: int
-    words: int  # of the references
-
-    @property
-    def rate(self) -> float:
-        """Errors per word of the references; infinite if these have none."""
-        if self.words == 0:
-            return math.inf if self.errors else 0.0
-        return self.errors / self.words
-
-
 class Tuned(NamedTuple):
     """The best weight and the range of weights that give the same errors."""
 
     weight: float
     low: float
     high: float  # may be infinite
-    errors: WordErrors
+    errors: int
 
 
 def rank(one: NBestList, model: Sequence[float], weight: float) -> list[Ranked]:
@@ -291,46 +277,47 @@ def chosen_errors(
     model: Sequence[Sequence[float]],
     errors: Sequence[Sequence[int]],
     weight: float,
-) -> WordErrors:
+) -> int:
     """Word errors of the best hypotheses at a weight."""
-    total = 0
-    for one, scores, counts in zip(lists, model, errors, strict=True):
-        total += counts[rank(one, scores, weight)[0].index]
-    return WordErrors(total, _num_words(lists))
+    rows = zip(lists, model, errors, strict=True)
+    return sum(counts[rank(one, given, weight)[0].index] for one, given, counts in rows)
 
 
-def describe_lists(
-    lists: Sequence[NBestList], weight: float, tuned: Tuned | None
-) -> str:
-    """How many lists there are, and the weight; of one that was found, its range."""
+def describe(
+    lists: Sequence[NBestList],
+    model: Sequence[Sequence[float]],
+    errors: Sequence[Sequence[int]] | None,
+    weight: float,
+    tuned: Tuned | None,
+) -> Iterator[str]:
+    """How many lists there are, the weight, and the word error rates if known.
+
+    Those before and after, and the least that these lists allow.
+    """
     single = sum(len(one.hypotheses) == 1 for one in lists)
     line = f"Lists: {len(lists)}, with one hypothesis only: {single}; "
     line += f"weight {weight:.6g}"
     if tuned:
         bounds = f"{tuned.low:.6g} to {tuned.high:.6g}"
         line += f", found: the errors are the same from {bounds}"
-    return f"{line}."
-
-
-def describe_errors(
-    lists: Sequence[NBestList],
-    model: Sequence[Sequence[float]],
-    errors: Sequence[Sequence[int]],
-    weight: float,
-) -> str:
-    """Word error rates before and after, and the least that these lists allow."""
-    before = chosen_errors(lists, model, errors, 0.0)
-    after = chosen_errors(lists, model, errors, weight)
-    least = WordErrors(sum(map(min, errors)), before.words)
-    return (
-        f"Word error rate: {before.rate:.2%} by given score, {after.rate:.2%} "
-        f"reranked; {least.rate:.2%} with the best of each list "
-        f"({before.errors}, {after.errors}, {least.errors} of {before.words} words)."
+    yield f"{line}."
+    if not errors:
+        return
+    words = sum(len(one.reference.split()) for one in lists)
+    counts = [chosen_errors(lists, model, errors, at) for at in (0.0, weight)]
+    counts.append(sum(map(min, errors)))
+    before, after, least = (f"{error_rate(count, words):.2%}" for count in counts)
+    yield (
+        f"Word error rate: {before} by given score, {after} reranked; {least} with the "
+        f"best of each list ({', '.join(map(str, counts))} of {words} words)."
     )
 
 
-def _num_words(lists: Sequence[NBestList]) -> int:
-    return sum(len(one.reference.split()) for one in lists)
+def error_rate(errors: int, words: int) -> float:
+    """Errors per word of the references; infinite if these have none."""
+    if not words:
+        return math.inf if errors else 0.0
+    return errors / words
 
 
 def tune(
@@ -362,7 +349,7 @@ def tune(
     ranges.append((low, math.inf, total))
     low, high, fewest = min(ranges, key=lambda r: (r[2], r[0] - r[1]))
     weight = (low + high) / 2 if high < math.inf else max(1.0, 2 * low)
-    return Tuned(weight, low, high, WordErrors(fewest, _num_words(lists)))
+    return Tuned(weight, low, high, fewest)
 
 
 def best_lines(

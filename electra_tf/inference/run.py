@@ -7,7 +7,7 @@ import collections
 import os
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from electra_tf.storage.remote import check_writable, fetch, put
 from electra_tf.storage.remote_run import bring_model
 from electra_tf.text import units
 from electra_tf.text.corpus import standard_input
-from electra_tf.text.json_lines import json_line
+from electra_tf.text.records import json_line
 
 # The modules of the commands import TensorFlow: after the flags were checked.
 
@@ -59,14 +59,7 @@ def run(command: str, flags: FlagValues, beam_args: str | None) -> None:
         _write_shards(command, given, beam_args)
         return
     _check_input(command, given)
-    commands: dict[str, Callable[[Any], str | None]] = {
-        "detect": detect,
-        "report": report,
-        "score": score,
-        "rerank": rerank,
-        "predict": predict,
-    }
-    if written := commands[command](given):
+    if written := globals()[command](given):
         put(written)
 
 
@@ -141,9 +134,8 @@ def rerank(given) -> str | None:
         weight = tuned.weight if tuned else given.weight
         for line in reranking.lines(lists, scores, weight, best_only=given.best):
             write(line)
-    print(reranking.describe_lists(lists, weight, tuned), file=sys.stderr)
-    if errors:
-        print(reranking.describe_errors(lists, scores, errors, weight), file=sys.stderr)
+    for line in reranking.describe(lists, scores, errors, weight, tuned):
+        print(line, file=sys.stderr)
     return given.output
 
 

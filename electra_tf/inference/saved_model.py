@@ -181,8 +181,8 @@ class SavedModelPredictor(Predictor):
 def _tags(words: list[str], row: dict[str, Any]) -> dict[str, Any]:
     """A word's tag is that of the first of the words that the graph finds in it.
 
-    Or after it, where nothing of a word is left: as `TaggingTask` reads it. Only where
-    nothing of the last words is left, that task has the tag of [SEP], which the graph
+    Or after it, where nothing of a word is left: as `TaggingTask` reads it. If nothing
+    of the words at the end is left, their tag there is that of [SEP], which the graph
     does not give: here it is "O", without a probability.
     """
     starts = [start for start in row["starts"] if start >= 0]

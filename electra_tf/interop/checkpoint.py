@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One description of a checkpoint, whatever its format, and the model read from it."""
+"""One description of a checkpoint, whatever its format, and the model read from it.
+
+Whether it fits a run is one rule for every purpose, which gives all differences at
+once. Compared is what files say, without TensorFlow; only the original's checkpoints
+have to be opened for their shape.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import hashlib
+import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -17,6 +23,7 @@ import numpy as np
 
 from electra_tf import startup
 from electra_tf.config import objectives
+from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.generators import GENERATORS, MASKED_LM_HEAD
 from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.config.pretraining import PretrainingConfig
@@ -50,6 +57,13 @@ HEADS = (
 BY_TOKEN = ("/word_embeddings", "_predictions/output_bias", "/token_counts")
 BY_TOKEN += ("/word_embeddings_residual",)
 STEP, _TASKS = "global_step", "task_specific/"
+RESUME, EVALUATE, WARM_START, FINETUNE = "resume", "evaluate", "warm start", "fine-tune"
+# Fields that do not count: how a model was trained, which does not matter to its
+# evaluation; a longer table of positions can be filled.
+_IGNORED = {
+    EVALUATE: {"stage_one_steps", "init_discriminator", "init_generator"},
+    WARM_START: {"max_position_embeddings"},
+}
 _FEW_CAPITALS = 0.01  # of the tokens; uncased vocabularies have none
 # Files of weights: of directories, and of a checkpoint behind its prefix.
 _WEIGHTS = (".safetensors", ".h5")
@@ -122,6 +136,83 @@ class CheckpointInfo:
             startup.import_tensorflow()
             found = fields.of_shapes(self.open().tensors.shapes, self.origin) | found
         return {name: found[name] for name in fields.SHAPE if name in found}
+
+    def compare(
+        self, config: PretrainingConfig | FinetuningConfig, purpose: str
+    ) -> list[fields.Difference]:
+        """Where it and the config of a run differ, as far as its files say it.
+
+        Args:
+          purpose: RESUME or EVALUATE: the same model; WARM_START: weights whose
+            objective, vocabulary and length may differ; FINETUNE: the encoder.
+        """
+        there = self.shape if purpose == FINETUNE else self.known
+        if purpose == WARM_START:
+            there = {name: there[name] for name in fields.SHAPE if name in there}
+        elif self.do_lower_case is not None:
+            there = there | {"do_lower_case": self.do_lower_case}
+        here = dataclasses.asdict(config.model_config()) | config.identity()
+        here["embedding_size"] = config.embedding_size
+        here["do_lower_case"] = config.do_lower_case
+        ignored = _IGNORED.get(purpose, ())
+        return [d for d in fields.differences(there, here) if d[0] not in ignored]
+
+    def check(
+        self,
+        config: PretrainingConfig | FinetuningConfig,
+        vocab: Vocabulary,
+        purpose: str,
+    ) -> None:
+        """Raises a `UserError` with all differences and the hparams that fit."""
+        found = self.compare(config, purpose)
+        fitting = fields.as_hparams((name, there) for name, there, _ in found)
+        if purpose == FINETUNE and any(name in fields.SHAPE for name, _, _ in found):
+            fitting |= fields.size_hparams(self.shape)
+        reasons, remedies = [fields.text_of(found)] if found else [], []
+        sha256 = self.vocab_sha256
+        if purpose != WARM_START and sha256 not in (None, vocab.sha256):
+            reasons.append(
+                f"it was trained with another vocabulary than {vocab.path}: sha256 "
+                f"{sha256:.16}... there, {vocab.sha256:.16}... here"
+            )
+            theirs = self.vocab_file
+            is_file = theirs and os.path.isfile(theirs)
+            if is_file and Vocabulary.load(theirs).sha256 == sha256:
+                fitting["vocab_file"] = theirs
+            else:
+                remedies.append("Set vocab_file to its vocabulary.")
+        ours = resolve_settings(vocab, do_lower_case=config.do_lower_case)
+        stored = self.tokenizer_config
+        same_case = stored and stored.do_lower_case == ours.do_lower_case
+        if purpose == FINETUNE and same_case and not stored.equivalent(ours):
+            reasons.append(f"its text is {stored} there, {ours} here")
+            remedies.append(f"Set strip_accents in {vocab.path}.json as it was there.")
+        if fitting:
+            remedies.append(f"These hparams fit it: {json.dumps(fitting)}")
+        if reasons:
+            raise UserError(
+                f"{self.origin} is another model than this run's: "
+                f"{'; '.join(reasons)}.\n{' '.join(remedies)}"
+            )
+
+    def finetuning_hparams(self, explicit: Mapping[str, Any]) -> dict[str, Any]:
+        """Its shape and casing, as hparams of a fine-tuning run.
+
+        Raises a `UserError` with all hparams of `explicit` that give another shape.
+        """
+        shape, given = self.shape, fields.of_hparams(explicit, False)
+        if differences := fields.differences(shape, given):
+            raise UserError(
+                f"{self.origin} is another model: {fields.text_of(differences)}.\n"
+                "Leave the shape out: the checkpoint decides it. These hparams fit it: "
+                f"{json.dumps(fields.size_hparams(shape))}"
+            )
+        found = fields.size_hparams(shape, explicit.get("model_size"))
+        more = explicit.get("model_hparam_overrides", {})
+        found["model_hparam_overrides"] = more | found.get("model_hparam_overrides", {})
+        if "do_lower_case" not in explicit and self.do_lower_case is not None:
+            found["do_lower_case"] = self.do_lower_case
+        return found
 
     def weights_sha256(self) -> str:
         """A hash of the files of its weights, of a run as the manifest has theirs."""

@@ -116,6 +116,11 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[Differ
     ]
 
 
+def text_of(found: Iterable[Difference]) -> str:
+    """Differences for a message."""
+    return "; ".join(f"{k} is {old!r} there, {new!r} here" for k, old, new in found)
+
+
 # Inferred from the names and shapes of weights.
 
 

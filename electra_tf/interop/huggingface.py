@@ -25,8 +25,8 @@ from electra_tf.config.hparams import check
 from electra_tf.config.model import ModelConfig
 from electra_tf.console import say_nothing
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.interop import huggingface_card, networks, verification
 from electra_tf.interop import huggingface_files as files
+from electra_tf.interop import networks, verification
 from electra_tf.interop.checkpoint import CheckpointInfo, Opened, StoredModel
 from electra_tf.interop.networks import Network
 from electra_tf.storage.manifest import format_of, read_json, verify_folder
@@ -204,7 +204,7 @@ def write_networks(
     for network in found.values():
         check_representable(network, stored.origin)
     words = files.words_tokenized_otherwise(stored)
-    facts = {"files.words_tokenized_otherwise": words._asdict(), **(more or {})}
+    facts = {"words_tokenized_otherwise": words._asdict(), **(more or {})}
 
     def write(network: Network, folder: Path):
         return [*checked, *_write_network(network, stored, folder)], facts
@@ -233,7 +233,7 @@ def _write_network(
     limit = stored.trained_length or network.shape.max_position_embeddings
     files.write_tokenizer(folder, stored.vocab, stored.tokenizer_config, limit)
     architecture = ARCHITECTURES[network.head()]
-    card = huggingface_card.model_card(network, stored, architecture)
+    card = files.model_card(network, stored, architecture)
     (folder / "README.md").write_text(card, encoding="utf-8")
     again = read_network(folder)
     batch, ours, results = verification.reread(network, again, stored.vocab.pad_id)

@@ -41,17 +41,26 @@ from electra_tf.text.vocabulary import read_settings, recorded_settings
 _CONFIG = "config.json"  # the hparams of a run
 _MADE_WITH = ("max_seq_length", "mask_prob", "temperature", "disallow_correct")
 _LFS, _LFS_SIZE = b"version https://git-lfs", 1024
-_OF_TRAINER = re.compile(r"checkpoint-\d+")
 _CONVERTED = (
     "Convert it with transformers 4: AutoModelForPreTraining (a generator: "
-    'ElectraForMaskedLM).from_pretrained("{0}", %s=True).save_pretrained("{0}")'
+    'ElectraForMaskedLM).from_pretrained("{1}", %s=True).save_pretrained("{1}")'
 )
-# Ends of the names of files without weights for this program: what they are, remedy.
+# Names of files and folders without weights for this program -> what to say of {0} in
+# the folder {1}; the first that fits.
 _OTHERS = {
-    "tf_model.h5": ("of transformers 4 with TensorFlow", _CONVERTED % "from_tf"),
-    "flax_model.msgpack": ("of transformers 4 with Flax", _CONVERTED % "from_flax"),
-    ".index": ("one file of a checkpoint", "Give its prefix, without .index."),
-    "-of-00001": ("one file of a checkpoint", "Give its prefix, without .data-..."),
+    r"tf_model\.h5": f"{{0}} has weights for TensorFlow.\n{_CONVERTED % 'from_tf'}",
+    r"flax_model\.msgpack": f"{{0}} has weights for Flax.\n{_CONVERTED % 'from_flax'}",
+    r".*(\.index|-of-00001)": "{0} is a file of a checkpoint.\nGive its prefix alone.",
+    r".*\.(bin|pt|pth|ckpt|pkl)": (
+        "{0} is a PyTorch pickle, which can run any code when it is loaded; it is not "
+        "read.\nexport_model.py --allow-pytorch-bin converts all but the head of a "
+        "task, reading nothing but weights.\nsave_pretrained of transformers converts "
+        "that as well (model.safetensors)."
+    ),
+    r"checkpoint-\d+": (
+        "{1} is the output folder of a Trainer of transformers.\nGive one of its "
+        "checkpoints, such as {0}."
+    ),
 }
 
 
@@ -263,23 +272,17 @@ def _no_model(path: Path) -> UserError:
     """Why no model can be read from a path."""
     if not path.exists():
         return _missing(path)
-    files = [path] if path.is_file() else sorted(path.iterdir())
-    for name, (what, remedy) in _OTHERS.items():
-        if found := next((f for f in files if f.name.endswith(name)), None):
-            return UserError(f"{found} is {what}.\n{remedy.format(found.parent)}")
-    if found := next((f for f in files if f.suffix in huggingface_files.PICKLES), None):
-        return huggingface_files.pickle_refused(found)
+    files = [path] if path.is_file() else path.iterdir()
+    # checkpoint-1000 is newer than checkpoint-500.
+    files = sorted(files, key=lambda file: (len(file.name), file.name), reverse=True)
+    for pattern, text in _OTHERS.items():
+        if found := next((f for f in files if re.fullmatch(pattern, f.name)), None):
+            return UserError(text.format(found, found.parent))
     if path.is_file():
         return UserError(
             f"{path} is not a checkpoint that can be read.\nGive a checkpoint prefix "
             "(model.ckpt-N), or a model's directory; of an export for serving, the run "
             "that it was made from."
-        )
-    if saved := [f for f in files if _OF_TRAINER.fullmatch(f.name)]:
-        newest = max(saved, key=lambda f: int(f.name.partition("-")[2]))
-        return UserError(
-            f"{path} is the output folder of a Trainer of transformers.\nGive one of "
-            f"its checkpoints, such as {newest}."
         )
     if found := saved_model_in(path):
         return UserError(

@@ -30,8 +30,15 @@ from electra_tf.config.original import translated
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.data import token_counts
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.interop import compare, fields, networks, readers, tf1
-from electra_tf.interop.checkpoint import BY_TOKEN, CheckpointInfo, fit_rows
+from electra_tf.interop import fields, networks, readers, tf1
+from electra_tf.interop.checkpoint import (
+    BY_TOKEN,
+    EVALUATE,
+    RESUME,
+    WARM_START,
+    CheckpointInfo,
+    fit_rows,
+)
 from electra_tf.pretrain import history, shards
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.manifest import CheckpointManifest
@@ -141,7 +148,7 @@ def find(
         start = Start(original=_named(config.init_checkpoint, missing, log))
     elif config.init_checkpoint and not original:
         start = Start(initial=readers.find(config.init_checkpoint, log))
-        compare.check(start.initial, config, vocab, compare.WARM_START)
+        start.initial.check(config, vocab, WARM_START)
     if config.objective == "frozen_generator" and not (
         saved or original or config.do_eval
     ):
@@ -153,8 +160,8 @@ def find(
         generator = _named(config.init_generator, missing, log)
         start = start._replace(generator=generator)
     if start.original:
-        purpose = compare.EVALUATE if config.do_eval else compare.RESUME
-        compare.check(start.original, config, vocab, purpose)
+        purpose = EVALUATE if config.do_eval else RESUME
+        start.original.check(config, vocab, purpose)
     parts = config.phases_ahead(saved.step if saved else 0)
     if config.do_eval:
         parts = [config.phase_at(history.last_step_of(saved, config))]
@@ -252,7 +259,7 @@ def load_initial(
     """Assigns what a model offers to the variables of a new run, and logs it.
 
     Args:
-      model: that `compare.check` has nothing against.
+      model: that `CheckpointInfo.check` has nothing against.
       config, vocab: PretrainingConfig and vocabulary of the new run.
       variables: name -> tf.Variable, initialised.
 
@@ -309,7 +316,7 @@ def load_generator(
     shapes = network.shape, config.generator_config()
     if found := fields.differences(*map(dataclasses.asdict, shapes)):
         raise UserError(
-            f"{path}: {compare.text_of(found)}, of the generator.\nSet "
+            f"{path}: {fields.text_of(found)}, of the generator.\nSet "
             "generator_hidden_size, generator_layers and model_hparam_overrides to fit."
         )
     needed = {k: v for k, v in variables.items() if k.startswith("generator")}

@@ -67,10 +67,11 @@ class Samples:
             return False  # two_stage has no discriminator yet
         arrays = [x.numpy() for x in (batch["input_ids"], *judged)]
         passages = [self._passage(*row) for row in zip(*arrays, strict=True)]
-        self._journal.write(
-            {"step": step, "passages": passages},
+        self._journal.add(
+            [{"step": step, "passages": passages}],
             lambda events: events.write_text(step, "samples", to_markdown(passages)),
         )
+        self._journal.sync()
         return False
 
     def _passage(self, ids: np.ndarray, corrupted: np.ndarray, probs: np.ndarray):

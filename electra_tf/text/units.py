@@ -11,7 +11,6 @@ documents. In JSON Lines, Parquet, Arrow and tensorflow_datasets each record is 
 document: its line ends separate lines, its blank lines paragraphs.
 """
 
-import functools
 import hashlib
 import os
 import re
@@ -21,7 +20,7 @@ from typing import Any, NamedTuple
 from electra_tf.console import printable
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.paths import shown
-from electra_tf.text import archives, corpus, json_lines, tables, tfds_documents
+from electra_tf.text import archives, corpus, records
 from electra_tf.text.corpus import TextReader
 
 # Longer files are cut, so that several processes can share them.
@@ -261,7 +260,7 @@ def _joined(sizes: Sequence[int], piece_bytes: int) -> Iterator[tuple[int, int, 
 
 def tfds_corpus(spec: str, data_dir: str | None) -> Corpus:
     """The documents of a prepared data set of tensorflow_datasets."""
-    name, count, num_bytes = tfds_documents.open_tfds(spec, data_dir)
+    name, count, num_bytes = records.open_tfds(spec, data_dir)
     if not count:
         raise UserError(f"--tfds {spec}: the split train has no documents.")
     size = max(num_bytes, count)
@@ -298,7 +297,7 @@ def _documents(
 ) -> Iterator[TextReader]:
     if kind != "json":
         return iter([reader])
-    return json_lines.read_json_lines(
+    return records.read_json_lines(
         reader, reading.text_key, reading.encoding_errors, start
     )
 
@@ -317,13 +316,17 @@ def _read_packed(unit: Unit, reading: Reading) -> Iterator[TextReader]:
 
 
 def _table_reader(kind: str) -> Reader:
-    open_table = functools.partial(tables.open_table, kind)
     return Reader(
         lambda path, size, step, reading: _joined(
-            open_table(path, reading.text_key).part_sizes(), step
+            records.part_sizes(kind, path, reading.text_key), step
         ),
-        lambda unit, reading: open_table(unit.path, reading.text_key).read(
-            unit.start, unit.end, reading.encoding_errors
+        lambda unit, reading: records.read_table(
+            kind,
+            unit.path,
+            reading.text_key,
+            unit.start,
+            unit.end,
+            reading.encoding_errors,
         ),
     )
 
@@ -339,7 +342,7 @@ READERS = {
     "parquet": _table_reader("parquet"),
     "arrow": _table_reader("arrow"),
     "tfds": _PACKED._replace(
-        read=lambda unit, reading: tfds_documents.read_tfds_documents(
+        read=lambda unit, reading: records.read_tfds_documents(
             unit.path,
             reading.tfds_data_dir,
             unit.start,

@@ -6,7 +6,6 @@ ELECTRA have it. What a wordpiece means depends on how text is normalised before
 looked up, so `vocab.txt` may have a `vocab.txt.json` beside it that says so.
 """
 
-import dataclasses
 import hashlib
 import json
 import os
@@ -36,9 +35,8 @@ __all__ += ["resolve_settings", "settings_path", "write_settings", "write_tokens
 _MAX_TOKEN_BYTES = 256
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """Wordpieces and their ids.
+    """Wordpieces and their ids; never changed.
 
     Attributes:
         tokens: the wordpieces; a token's index is its id.
@@ -49,31 +47,20 @@ class Vocabulary:
         pad_id, unk_id, cls_id, sep_id, mask_id: of the special tokens.
     """
 
-    tokens: tuple[str, ...]
-    path: str = "vocabulary"
-    ids: dict[str, int] = dataclasses.field(init=False, repr=False)
-    sha256: str = dataclasses.field(init=False)
-    pad_id: int = dataclasses.field(init=False, repr=False)
-    unk_id: int = dataclasses.field(init=False, repr=False)
-    cls_id: int = dataclasses.field(init=False, repr=False)
-    sep_id: int = dataclasses.field(init=False, repr=False)
-    mask_id: int = dataclasses.field(init=False, repr=False)
-
-    def __post_init__(self):
-        missing = [token for token in SPECIAL_TOKENS if token not in self.tokens]
-        if missing:
+    def __init__(self, tokens: Sequence[str], path: str = "vocabulary"):
+        self.tokens, self.path = tuple(tokens), path
+        self.ids = {token: index for index, token in enumerate(self.tokens)}
+        if missing := [token for token in SPECIAL_TOKENS if token not in self.ids]:
             raise UserError(
-                f"{self.path}: {', '.join(missing)} not among its {len(self.tokens)} "
+                f"{path}: {', '.join(missing)} not among its {len(self)} "
                 "tokens.\nA BERT or ELECTRA vocabulary (vocab.txt, one wordpiece a "
                 f"line) has {' '.join(SPECIAL_TOKENS)};\nbuild_vocab.py makes one."
             )
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
+            self.ids[token] for token in (PAD, UNK, CLS, SEP, MASK)
+        )
         text = "".join(f"{token}\n" for token in self.tokens)
-        ids = {token: index for index, token in enumerate(self.tokens)}
-        object.__setattr__(self, "tokens", tuple(self.tokens))
-        object.__setattr__(self, "ids", ids)
-        for token in SPECIAL_TOKENS:
-            object.__setattr__(self, f"{token[1:-1].lower()}_id", ids[token])
-        object.__setattr__(self, "sha256", hashlib.sha256(text.encode()).hexdigest())
+        self.sha256 = hashlib.sha256(text.encode()).hexdigest()
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Vocabulary":
@@ -85,7 +72,7 @@ class Vocabulary:
         line, for other files.
         """
         path = os.fspath(path)
-        return cls(tuple(_read_tokens(path)), path)
+        return cls(_read_tokens(path), path)
 
     def __repr__(self) -> str:
         return f"Vocabulary({len(self.tokens):,} tokens, {self.path!r})"
@@ -348,6 +335,6 @@ def recorded_settings(
 
 def write_tokens(path: str | os.PathLike, tokens: Sequence[str]) -> Vocabulary:
     """Writes tokens as a vocabulary file, atomically, and returns the vocabulary."""
-    vocab = Vocabulary(tuple(tokens), os.fspath(path))
+    vocab = Vocabulary(tokens, os.fspath(path))
     atomic_write(vocab.path, "".join(f"{token}\n" for token in vocab.tokens))
     return vocab

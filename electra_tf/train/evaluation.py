@@ -108,5 +108,6 @@ class PeriodicEvaluation:
         shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
         self._console.log(f"Evaluation at step {step:,}: {shown}")
         row = {"step": step} | metrics
-        self._journal.write(row, lambda events: events.write(step, metrics))
+        self._journal.add([row], lambda events: events.write(step, metrics))
+        self._journal.sync()
         return False

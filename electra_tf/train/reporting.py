@@ -173,12 +173,12 @@ class TensorBoardEvents:
 
 
 class Journal:
-    """What is written from time to time: rows in a file and events of TensorBoard.
+    """Rows in a file of a run, and events of TensorBoard.
 
     Args:
       directory: of the run.
-      name: of the file beside metrics.jsonl.
-      events: the name of TensorBoard's run.
+      name: of the file.
+      events: the name of TensorBoard's run; "" for the curves of the training.
       step: the steps that the run has behind it; what is later is cut off.
       tags: as TensorBoardEvents takes them.
       is_chief: whether to write at all.
@@ -208,15 +208,26 @@ class Journal:
             return False
         return any(row["step"] == step for row in read_metrics(self._rows.path))
 
-    def write(
-        self, row: dict[str, Any], show: Callable[[TensorBoardEvents], None]
+    def add(
+        self,
+        rows: list[dict[str, Any]],
+        show: Callable[[TensorBoardEvents], None],
     ) -> None:
-        """Adds a row, which has a "step", and what `show` writes for TensorBoard."""
+        """Adds rows, which have a "step", and what `show` writes for TensorBoard."""
         if self.is_open:
-            self._rows.write([row])
-            self._rows.sync()
+            self._rows.write(rows)
             show(self._events)
             self._events.flush()
+
+    def sync(self) -> None:
+        """Makes the rows durable."""
+        if self.is_open:
+            self._rows.sync()
+
+    def close(self) -> None:
+        if self.is_open:
+            self._rows.close()
+            self._events.close()
 
 
 def cut_after(directory: str | os.PathLike, step: int) -> None:
@@ -248,50 +259,38 @@ class Report:
         shown = {metric.name: metric.short for metric in metrics if metric.short}
         self._progress = Progress(console, total, start, batch_size, every, shown)
         self._every, self._is_terminal = every, console.is_terminal
-        self._files = None
-        if is_chief:
-            self._files = (
-                MetricsFile(Path(directory) / "metrics.jsonl", start),
-                TensorBoardEvents(
-                    Path(directory) / "tensorboard",
-                    start,
-                    {metric.name: metric.tag for metric in metrics},
-                ),
-            )
+        tags = {metric.name: metric.tag for metric in metrics}
+        self._journal = Journal(
+            directory, "metrics.jsonl", "", step=start, tags=tags, is_chief=is_chief
+        )
+        # Makes the metrics durable; before a checkpoint, which promises them.
+        self.sync = self._journal.sync
 
     def add(self, first_step: int, metrics: Mapping[str, Any]) -> None:
         """Adds the steps from `first_step` >= 1 on; arrays with a value per step."""
-        rows = [
-            {"step": first_step + i} | {k: float(v[i]) for k, v in metrics.items()}
+        # Seven digits say all that a float32 holds.
+        values = [
+            {name: float(f"{column[i]:.7g}") for name, column in metrics.items()}
             for i in range(len(metrics["loss"]))
         ]
-        rows = [_shorter(row) for row in rows]
-        if self._files:
-            jsonl, events = self._files
-            now = round(time.time(), 3)
-            jsonl.write([row | {"time": now} for row in rows])
-            for row in rows:
-                events.write(row["step"], {k: v for k, v in row.items() if k != "step"})
-            events.flush()
-        row = rows[-1]
-        if not self._is_terminal:  # A file gets lines of whole multiples.
-            row = next((r for r in reversed(rows) if r["step"] % self._every == 0), row)
-        self._progress.update(row["step"], row)
+        numbered = list(enumerate(values, first_step))
+        now = round(time.time(), 3)
+        rows = [{"step": step, **row, "time": now} for step, row in numbered]
 
-    def sync(self) -> None:
-        """Makes the metrics durable; before a checkpoint, which promises them."""
-        if self._files:
-            self._files[0].sync()
+        def show(events: TensorBoardEvents) -> None:
+            for step, row in numbered:
+                events.write(step, row)
+
+        self._journal.add(rows, show)
+        step, row = numbered[-1]
+        if not self._is_terminal:  # A file gets lines of whole multiples.
+            whole = (pair for pair in reversed(numbered) if pair[0] % self._every == 0)
+            step, row = next(whole, (step, row))
+        self._progress.update(step, row)
 
     def close(self) -> None:
         self._progress.close()
-        for file in self._files or ():
-            file.close()
-
-
-def _shorter(row: dict[str, float]) -> dict[str, float]:
-    """Seven digits say all that a float32 holds."""
-    return {k: v if k == "step" else float(f"{v:.7g}") for k, v in row.items()}
+        self._journal.close()
 
 
 def write_results(

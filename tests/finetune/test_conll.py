@@ -27,6 +27,7 @@ COUNT, OUTER, NONE = range(1, 6), TAGS, ["O"] * 5
 POS, CHUNKS = ["N", "N", "V", "P", "N"], ["B-NP", "I-NP", "B-VP", "B-PP", "B-NP"]
 UD = (COUNT, WORDS, WORDS, POS, ["_"] * 5, ["_"] * 5, ["0"] * 5, *[["_"] * 5] * 3)
 BOTH = {"words": 2, "tags": 3}
+MARKS = ["e\u0301\u0323", "\u0301", "\u0e19\u0e4d\u0e49\u0e32", *WORDS[3:]]
 HASH = [["#", *WORDS[1:]], TAGS]
 
 
@@ -53,6 +54,7 @@ HASH = [["#", *WORDS[1:]], TAGS]
         (lines(["#win", *WORDS[1:]], TAGS), {}, ["#win", *WORDS[1:]]),
         (lines(["\u00a0", *WORDS[1:]], TAGS), {}, ["\u00a0", *WORDS[1:]]),
         (lines(["10 000", *WORDS[1:]], TAGS), {}, ["10 000", *WORDS[1:]]),
+        (lines(MARKS, TAGS), {}, MARKS),
         (lines(WORDS, TAGS).replace("\n\n", "\n \t\r\n"), {}, WORDS),
         ("ner\tw\n" + lines(TAGS, WORDS), {"words": "w", "tags": "ner"}, WORDS),
         (lines(TAGS, WORDS), {"words": 2, "tags": 1}, WORDS),
@@ -141,6 +143,12 @@ def test_two_lists_of_tags_are_refused(tmp_path):
         own_tasks(tmp_path, {"train.jsonl": text}, "tagging")
     [task] = own_tasks(tmp_path, {"train.jsonl": text}, "tagging", tags="ner_tags")
     assert task.labels == ["O"]
+
+
+def test_training_file_without_tags_is_refused(tmp_path):
+    files, keys = {"train.txt": "O the\nB-X dog\n"}, {"words": 2}
+    with pytest.raises(UserError, match=r"train.txt has words, but no tags"):
+        own_tasks(tmp_path, files, "tagging", keys=keys)
 
 
 def predicted(task, spans):
@@ -239,11 +247,11 @@ LINE = "each line"
         ("anna\nsings\n\npeter\n", TWO, None),
         ("-DOCSTART- -X- O\r\n\r\nanna\r\nsings\r\n\r\n\r\npeter\r\n", TWO, None),
         ("# id 1\nanna\nsings\n\n# id 2\npeter\n", TWO, None),
-        ("Das\n\u00a0\nHaus\n", [["Das", "\u00a0", "Haus"]], None),
+        ("Das\n\u00a0\nHaus\n", [["Das", "\u00a0", "Haus"]], "one sentence"),
         ("anna sings in\npeter\n", [["anna", "sings", "in"], ["peter"]], LINE),
         ("anna sings\npeter walks\n", [["anna", "sings"], ["peter", "walks"]], LINE),
         ("#win anna it\nthe dog\n", [["#win", "anna", "it"], ["the", "dog"]], LINE),
-        ("anna N\nsings V\n\npeter N\n", TWO, None),
+        ("anna N\nsings V\n\npeter N\n", TWO, "the first of 2 columns"),
         ("anna B-PER\nsings O\n", [["anna", "sings"]], None),
         ("1\tanna\tO\tO\n2\tsings\tO\tO\n\n1\tpeter\tO\tO\n", TWO, "column 2"),
     ],
@@ -259,7 +267,7 @@ def test_words_to_tag(tmp_path, text, expected, note):
     files = {"train.txt": lines(WORDS, TAGS), "test.txt": text}
     if "O" not in text.split():  # else it has tags
         [task] = own_tasks(tmp_path, files, "tagging")
-        if conll.layout_of(text.split("\n")).width == 1 or note:
+        if conll.layout_of(text.split("\n")).width == 1 or note == LINE:
             assert [example.words for example in task.read("test")] == expected
 
 

@@ -26,7 +26,7 @@ def store_of(task: str, count: int) -> FeatureStore:
     arrays |= {"task_id": np.full(count, number, np.int32)}
     for name in ("label_ids", "eid"):
         arrays[f"{task}:{name}"] = np.zeros(count, np.int32)
-    return FeatureStore(arrays, "", 2, [])
+    return FeatureStore(arrays, 2)
 
 
 @pytest.fixture

@@ -17,7 +17,8 @@ from electra_tf.export import formats
 from electra_tf.finetune import initial_weights
 from electra_tf.finetune.model import build_finetuning_model
 from electra_tf.finetune.task import HeadSpec
-from electra_tf.interop import compare, huggingface, readers
+from electra_tf.interop import huggingface, readers
+from electra_tf.interop.checkpoint import FINETUNE
 from electra_tf.text.vocabulary import Vocabulary, write_tokens
 from tests.helpers import forked_runs, tiny_finetuning
 from tests.helpers.exporting import tiny_source, write_run
@@ -68,7 +69,7 @@ def run_from(data, path, vocab=None, **explicit):
     if found.vocab_file is None:
         found = dataclasses.replace(found, vocab_file=config.vocab_file)
     vocab = Vocabulary.load(config.vocab_file)
-    compare.check(found, config, vocab, compare.FINETUNE)
+    found.check(config, vocab, FINETUNE)
     return found, config, log
 
 

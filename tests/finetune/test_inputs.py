@@ -14,7 +14,7 @@ from electra_tf.finetune import preprocessing
 from electra_tf.finetune.inputs import open_source
 from electra_tf.finetune.question_inputs import questions
 from electra_tf.finetune.registry import make_tasks, originals_with_data
-from electra_tf.text import tables
+from electra_tf.text import records
 from electra_tf.text.vocabulary import Vocabulary
 from tests.helpers.own_task import own_tasks, write_files
 from tests.helpers.runs import by_default
@@ -131,8 +131,7 @@ def prepare(directory, name, splits):
 
 
 @pytest.mark.parametrize(
-    "name",
-    by_default(["cola", "mrpc", "sts", "rte", "mnli"], ["rte", "sts"]),
+    "name", by_default(["cola", "mrpc", "sts", "rte", "mnli"], ["rte", "sts"])
 )
 def test_glue_is_the_same_from_tensorflow_datasets(tmp_path, name):
     rows = glue_rows(name)
@@ -192,7 +191,7 @@ def test_classes_beside_columns_of_any_kind(tmp_path):
     ):
         features = {"other": other, "label": {"names": [*NLI], "_type": "ClassLabel"}}
         write_parquet(path, [{"label": 1, "other": [0]}], features=features)
-        assert tables.Rows(str(path)).classes["label"] == [*NLI]
+        assert records.Rows(str(path)).classes["label"] == [*NLI]
 
 
 def test_test_sets_have_no_labels(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 
 from electra_tf.errors import UserError
 from electra_tf.export import litert, onnx, saved_model
-from electra_tf.finetune import data_summary, inputs, preprocessing
+from electra_tf.finetune import inputs, preprocessing
 from electra_tf.finetune.registry import check_description
 from electra_tf.finetune.task import HeadSpec, write_facts
 from electra_tf.interop import networks
@@ -184,7 +184,7 @@ def test_several_classes_for_a_text(tmp_path):
     assert store["mine:label_flags"].tolist() == flags
     assert [e.label for e in task.read("dev")] == [("z", "x"), ()]
     assert [e.label for e in task.read("test")] == [()]
-    assert data_summary.counts_of(task, 0, store) == {"x": 1, "y": 1, "z": 1}
+    assert preprocessing.counts_of(task, 0, store) == {"x": 1, "y": 1, "z": 1}
     scorer = task.scorer("dev")
     for eid, logits in enumerate(([2.0, 1.0, -1.0], [-1.0, -1.0, -1.0])):
         gold = next(task.featurize(task.read("dev")[eid], False))["label_flags"]

@@ -149,6 +149,7 @@ def test_fields_of_objects_are_columns(tmp_path):
     [
         (["0", "0.0", "1", "1.0"], ["0.00", "1"], ("0", "1"), ["0", "1"]),
         (["0.0", "1.0"], ["0", "1"], ("0.0", "1.0"), ["0.0", "1.0"]),
+        (["0,0", "1,0", "1"], ["0", "1.0"], ("0,0", "1"), ["0,0", "1"]),
         (["01", "1", "1.0"], ["01", "1.0"], ("01", "1"), ["01", "1"]),
         (["x", "y"], ["y"], ("x", "y"), ["y"]),
     ],
@@ -195,6 +196,18 @@ def test_labels_of_several_classes(tmp_path, values, keys, expected):
         [task] = own_tasks(tmp_path, files, "multilabel", keys=keys)
         with pytest.raises(UserError, match=r"dev.jsonl, line 3: .*no vector: 1 0"):
             task.read("dev")
+
+
+def test_labels_that_other_programs_write(tmp_path):
+    keys = {"text_a": "a", "label": "b"}
+    text = "a\tb\ndog\tx;y\ncat\ty\n"
+    for sign in ";|":
+        files = {"train.tsv": text.replace(";", sign)}
+        [task] = own_tasks(tmp_path, files, "multilabel", keys=keys)
+        assert any(f"'x{sign}y'" in remark for remark in task.remarks["train"])
+    choices = text.replace("x;y", '{"choices": ["x", "y"]}')  # Label Studio
+    with pytest.raises(UserError, match="line 2: b is .*choices"):
+        own_tasks(tmp_path, {"train.tsv": choices}, "multilabel", keys=keys)
 
 
 def test_classes_in_columns_of_their_own(tmp_path):

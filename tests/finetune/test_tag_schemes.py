@@ -79,6 +79,7 @@ def in_form(tag, form, outside):
         "B_PER": f"{letter}_{name}",
         "PER-B": f"{name}-{letter}",
         "PER_B": f"{name}_{letter}",
+        "b-PER": f"{letter.lower()}-{name}",
         "B": letter,
         "PER": name,
     }[form]
@@ -135,6 +136,8 @@ def test_iob1_of_conll_2003():
     assert tag_schemes.spans_in(tags) == spans
     assert notation_of([tags]) == Notation("IOB1")
     assert notation_of([["B-PER", "O", "B-PER", "I-PER"]]) == Notation("IOB2")
+    for bare in (["e-mail", "O", "O"], ["b-day", "O", "phone"]):
+        assert notation_of([bare]) == Notation("IO", "PER")
 
 
 def test_names_and_mixtures():

@@ -31,9 +31,7 @@ def test_identity_is_independent_of_attention_chunk_size(tmp_path):
     assert found != identity(num_hidden_layers=3)
 
 
-def test_identity_includes_the_dev_set_if_the_trial_is_scored_during_training(
-    tmp_path,
-):
+def test_identity_includes_the_dev_set_if_the_trial_is_scored_during_training(tmp_path):
     store = types.SimpleNamespace(digest="0")
 
     def identity(dev, **hparams):

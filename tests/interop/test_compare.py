@@ -9,7 +9,7 @@ import pytest
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import UserError
-from electra_tf.interop import compare
+from electra_tf.interop import checkpoint
 from electra_tf.interop.checkpoint import CheckpointInfo
 from electra_tf.text.vocabulary import SPECIAL_TOKENS, TokenizerConfig, Vocabulary
 
@@ -41,34 +41,37 @@ def config(cls=PretrainingConfig, **hparams):
 @pytest.mark.parametrize(
     ("purpose", "names"),
     [
-        (compare.RESUME, "do_lower_case hidden_act max_position_embeddings objective"),
         (
-            compare.EVALUATE,
+            checkpoint.RESUME,
             "do_lower_case hidden_act max_position_embeddings objective",
         ),
-        (compare.WARM_START, "hidden_act"),
-        (compare.FINETUNE, "do_lower_case hidden_act max_position_embeddings"),
+        (
+            checkpoint.EVALUATE,
+            "do_lower_case hidden_act max_position_embeddings objective",
+        ),
+        (checkpoint.WARM_START, "hidden_act"),
+        (checkpoint.FINETUNE, "do_lower_case hidden_act max_position_embeddings"),
     ],
 )
 def test_fields_that_count_for_a_purpose(purpose, names):
-    cls = FinetuningConfig if purpose == compare.FINETUNE else PretrainingConfig
-    found = compare.compare(info(cased=True, **OTHER), config(cls), purpose)
+    cls = FinetuningConfig if purpose == checkpoint.FINETUNE else PretrainingConfig
+    found = info(cased=True, **OTHER).compare(config(cls), purpose)
     assert [name for name, _, _ in found] == names.split()
-    assert compare.compare(info(), config(cls), purpose) == []
+    assert info().compare(config(cls), purpose) == []
 
 
 def test_stages_count_for_a_resumed_run_alone():
     ours = config(objective="two_stage", stage_one_steps=9, num_train_steps=20)
     other = info(objective="two_stage", stage_one_steps=7, embedding_size=256)
-    found = compare.compare(other, ours, compare.RESUME)
+    found = other.compare(ours, checkpoint.RESUME)
     assert [name for name, _, _ in found] == ["stage_one_steps"]
-    assert compare.compare(other, ours, compare.EVALUATE) == []
+    assert other.compare(ours, checkpoint.EVALUATE) == []
 
 
 def test_error_has_all_differences_and_the_hparams_that_fit():
     other = info(sha256="0" * 64, cased=True, **OTHER)
     with pytest.raises(UserError) as error:
-        compare.check(other, config(), VOCAB, compare.RESUME)
+        other.check(config(), VOCAB, checkpoint.RESUME)
     message = str(error.value)
     for text in (
         "hidden_act is 'relu' there, 'gelu' here",
@@ -82,11 +85,11 @@ def test_error_has_all_differences_and_the_hparams_that_fit():
     fitting = json.loads(message.partition("These hparams fit it: ")[2])
     assert fitting["objective"] == "two_stage" and not fitting["do_lower_case"]
     assert fitting["model_hparam_overrides"]["hidden_act"] == "relu"
-    compare.check(info(), config(), VOCAB, compare.RESUME)
+    info().check(config(), VOCAB, checkpoint.RESUME)
 
 
 def test_accents_count_for_fine_tuning():
     other = dataclasses.replace(info(), tokenizer_config=TokenizerConfig(True, False))
     with pytest.raises(UserError, match="its text is .*\n.*strip_accents"):
-        compare.check(other, config(FinetuningConfig), VOCAB, compare.FINETUNE)
-    compare.check(other, config(), VOCAB, compare.WARM_START)
+        other.check(config(FinetuningConfig), VOCAB, checkpoint.FINETUNE)
+    other.check(config(), VOCAB, checkpoint.WARM_START)

@@ -107,6 +107,8 @@ def test_transformers_computes_the_outputs_of_the_original(exported, case):
     folder = exported(run, "all" if whole else what) / what
     config = json.loads((folder / "config.json").read_text())
     assert config["architectures"] == [architecture]
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["words_tokenized_otherwise"]["total"] > 0
     model, loading = getattr(transformers, architecture).from_pretrained(
         str(folder), output_loading_info=True
     )

@@ -13,14 +13,18 @@ from electra_tf.config.generators import GENERATORS, MASKED_LM_HEAD
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import EXIT_CONFIG, UserError
 from electra_tf.interop import (
-    compare,
     huggingface,
     keras_hub,
     networks,
     readers,
     tf1,
 )
-from electra_tf.interop.checkpoint import DISCRIMINATOR_HEAD, empty_pretrainer
+from electra_tf.interop.checkpoint import (
+    DISCRIMINATOR_HEAD,
+    EVALUATE,
+    RESUME,
+    empty_pretrainer,
+)
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.text.vocabulary import SPECIAL_TOKENS, Vocabulary, write_tokens
 from tests.helpers.interop_models import (
@@ -274,8 +278,7 @@ def test_what_is_no_model_is_named(kind, tmp_path):
 
 
 def check_fits(model, config, vocab):
-    purpose = compare.EVALUATE if config.do_eval else compare.RESUME
-    compare.check(model, config, vocab, purpose)
+    model.check(config, vocab, EVALUATE if config.do_eval else RESUME)
 
 
 @pytest.mark.parametrize("form", ["run", "tf1"])

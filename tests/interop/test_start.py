@@ -8,7 +8,8 @@ import pytest
 
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import UserError
-from electra_tf.interop import compare, huggingface, readers, start, tf1
+from electra_tf.interop import huggingface, readers, start, tf1
+from electra_tf.interop.checkpoint import WARM_START
 from electra_tf.pretrain.pretraining import build_pretrainer
 from electra_tf.text.vocabulary import Vocabulary, write_tokens
 from tests.helpers import without_tensorflow
@@ -36,7 +37,7 @@ class Started:
         self.before = {k: v.numpy() for k, v in variables.items()}
         self.log = []
         found = readers.find(path, self.log.append)
-        compare.check(found, config, vocab, compare.WARM_START)
+        found.check(config, vocab, WARM_START)
         self.report = start.load_initial(
             found, config, vocab, variables, self.log.append
         )

@@ -11,7 +11,8 @@ from collections import Counter
 
 import pytest
 
-from electra_tf.text import units, vocabulary, vocabulary_training
+from electra_tf.data import vocabulary_training
+from electra_tf.text import units, vocabulary
 from electra_tf.text.corpus import TextReader
 from electra_tf.text.tf_tokenization import TFTokenizer
 from electra_tf.text.tokenization import Tokenizer

@@ -3,13 +3,15 @@
 
 import pytest
 
-from electra_tf.finetune import data_summary, preprocessing
+from electra_tf.finetune import preprocessing
 from tests.helpers.own_task import own_tasks
 
 
 def printed(tasks):
     store = preprocessing.features(tasks[0].config, tasks, "train", True)
-    found = (data_summary.lines(task, n, store) for n, task in enumerate(tasks))
+    found = (
+        preprocessing.summary_of_classes(task, n, store) for n, task in enumerate(tasks)
+    )
     return "\n".join(line for lines in found for line in lines)
 
 
@@ -47,7 +49,7 @@ def test_shares_of_lost_and_unknown_tokens(tmp_path, kind, text, cut, kept):
     for _ in range(2):  # built, then read
         tasks = own_tasks(tmp_path, {name: text}, kind)
         store = preprocessing.features(tasks[0].config, tasks, "train", True)
-        [line, *_] = data_summary.of_features(store, "training", tasks)
+        [line, *_] = preprocessing.summary(store, "training", tasks)
         assert line == (
             "Features: 2 of training; the longest has 16 tokens, "
             f"{cut / (cut + kept):.1%} of them cut off, {1 / kept:.1%} of them [UNK]"

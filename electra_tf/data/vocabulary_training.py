@@ -11,13 +11,24 @@ and it cuts an alphabet among equally frequent characters at random, unless it i
 before.
 """
 
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from electra_tf.errors import UserError
-from electra_tf.text import corpus, unicode_classes
+from electra_tf.jobs import folder as job_folder
+from electra_tf.jobs import job
+from electra_tf.jobs.job import Job, Runner
+from electra_tf.storage import remote
+from electra_tf.text import corpus, unicode_classes, units
 from electra_tf.text.tokenization import basic_tokenize, raw_words
+from electra_tf.text.units import Corpus, Reading, Unit, read_unit
 from electra_tf.text.vocabulary import (
     MAX_CHARS_PER_WORD,
     SPECIAL_TOKENS,
@@ -62,65 +73,103 @@ class Trained(NamedTuple):
     num_padding: int
 
 
+def count(
+    text: Corpus, config: TokenizerConfig, reading: Reading, output: str, runner: Runner
+) -> WordCounts:
+    """Counts the words of a corpus; the runner has no influence on the result.
+
+    The counts of its parts gather in `<output>.<letters>.counts`, from which the same
+    call resumes if it is interrupted, and are summed in their order.
+    """
+    settings = {"corpus": text.facts(), "counted": [config, reading]}
+    digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()
+    path = f"{output}.{digest:.8}.counts"
+    with contextlib.ExitStack() as stack:
+        if remote.is_remote(output):
+            path = stack.enter_context(tempfile.TemporaryDirectory())
+        folder = stack.enter_context(
+            job_folder.opened(path, {"sha256": digest}, flag="--output-file")
+        )
+        folder.begin()
+        parts = units.portions(text.units)
+        sizes = [sum(unit.weight for unit in part) for part in parts]
+        work = functools.partial(_count, config, reading)
+        tasks = [*enumerate(parts)]
+        job.run(folder, Job("count", work, tasks, sizes), runner)
+        total = total_of(
+            _read(os.path.join(path, job_folder.OWN, _file(number)))
+            for number in range(len(parts))
+        )
+        folder.discard("count", len(parts))
+    with contextlib.suppress(OSError):
+        os.rmdir(path)
+    return total
+
+
+def _file(number: int) -> str:
+    return f".words-{number:05d}.json"
+
+
+def _count(
+    config: TokenizerConfig, reading: Reading, task: tuple[int, list], folder: str
+) -> dict[str, Any]:
+    number, part = task
+    documents = (document for u in part for document in read_unit(Unit(*u), reading))
+    counts = count_documents(documents, config)
+    with open(os.path.join(folder, _file(number)), "w", encoding="utf-8") as f:
+        json.dump(counts, f)
+    return {}
+
+
+def _read(path: str) -> WordCounts:
+    with open(path, encoding="utf-8") as f:
+        words, replaced_in, *numbers = json.load(f)
+    return WordCounts(Counter(words), Counter(replaced_in), *numbers)
+
+
 def total_of(parts: Iterable[WordCounts]) -> WordCounts:
     """The sum of counts, in their order."""
-    total = WordCounts(Counter())
-    for counts in parts:
-        words = total.words
-        words.update(counts.words)
-        total = WordCounts(
-            words,
-            total.replaced_in + counts.replaced_in,
-            total.num_forgotten + counts.num_forgotten + _forget_rare(words),
-            total.num_too_long + counts.num_too_long,
-        )
-    return total
+    words, replaced_in = Counter(), Counter()
+    num_forgotten = num_too_long = 0
+    for part in parts:
+        words.update(part.words)
+        replaced_in.update(part.replaced_in)
+        num_forgotten += part.num_forgotten + _forget_rare(words)
+        num_too_long += part.num_too_long
+    return WordCounts(words, replaced_in, num_forgotten, num_too_long)
 
 
 def count_documents(
     documents: Iterable[corpus.TextReader], config: TokenizerConfig
 ) -> WordCounts:
-    """Counts the words of a stream of documents."""
-    counter = _WordCounter(config)
-    replaced_in: Counter = Counter()
+    """Counts the words of a stream of documents; normalises each distinct one once."""
+    raw, replaced_in = Counter(), Counter()
+    raw_chars = 0
+    total = WordCounts(Counter())
     for document in documents:
         for lines in document:
-            counter.add("\n".join(lines))
+            text = "\n".join(lines)
+            raw.update(raw_words(text))
+            raw_chars += len(text)
+            if len(raw) > _MAX_RAW_WORDS or raw_chars > _MAX_RAW_CHARS:
+                total = total_of([total, _normalized(raw, config)])
+                raw.clear()
+                raw_chars = 0
         replaced_in += Counter({document.name: document.num_replaced})
-    return counter.result(replaced_in)
+    total = total_of([total, _normalized(raw, config)])
+    return total._replace(replaced_in=replaced_in)
 
 
-class _WordCounter:
-    """Counts words of raw text; normalises each distinct one once."""
-
-    def __init__(self, config: TokenizerConfig):
-        self._config = config
-        self._raw: Counter = Counter()
-        self._raw_chars = 0
-        self._words: Counter = Counter()
-        self._num_forgotten = self._num_too_long = 0
-
-    def add(self, text: str) -> None:
-        self._raw.update(raw_words(text))
-        self._raw_chars += len(text)
-        if len(self._raw) > _MAX_RAW_WORDS or self._raw_chars > _MAX_RAW_CHARS:
-            self._normalize()
-
-    def result(self, replaced_in: Counter) -> WordCounts:
-        self._normalize()
-        numbers = self._num_forgotten, self._num_too_long
-        return WordCounts(self._words, replaced_in, *numbers)
-
-    def _normalize(self) -> None:
-        for raw, count in self._raw.items():
-            for word in basic_tokenize(raw, self._config):
-                if len(word) <= MAX_CHARS_PER_WORD:
-                    self._words[word] += count
-                else:
-                    self._num_too_long += count
-        self._raw.clear()
-        self._raw_chars = 0
-        self._num_forgotten += _forget_rare(self._words)
+def _normalized(raw: Counter, config: TokenizerConfig) -> WordCounts:
+    words: Counter = Counter()
+    num_too_long = 0
+    for text, count in raw.items():
+        for word in basic_tokenize(text, config):
+            if len(word) <= MAX_CHARS_PER_WORD:
+                words[word] += count
+            else:
+                num_too_long += count
+    return WordCounts(words, num_too_long=num_too_long)
 
 
 def _forget_rare(words: Counter) -> int:

@@ -4,7 +4,7 @@
 import pytest
 
 from electra_tf.errors import UserError
-from electra_tf.text import tfds_documents
+from electra_tf.text import records
 
 
 @pytest.fixture(scope="module")
@@ -17,12 +17,12 @@ def tfds_dir(tmp_path_factory):
 
 
 def documents(spec, folder, start=0, end=40):
-    readers = tfds_documents.read_tfds_documents(spec, folder, start, end)
+    readers = records.read_tfds_documents(spec, folder, start, end)
     return ["\n".join(line for block in reader for line in block) for reader in readers]
 
 
 def test_tfds_documents(tfds_dir):
-    name, count, _ = tfds_documents.open_tfds("tiny_texts:text", tfds_dir)
+    name, count, _ = records.open_tfds("tiny_texts:text", tfds_dir)
     assert (name, count) == ("tiny_texts/1.0.0", 40)
     texts = documents("tiny_texts:text", tfds_dir)
     expected = {f"Page {i}.\n\nAn é in {i}." for i in range(40)}
@@ -37,7 +37,7 @@ def test_tfds_documents(tfds_dir):
     ("spec", "problem"),
     [
         ("tiny_texts", "text feature are needed"),
-        ("tiny_texts:body", "Its features: .*text"),
+        ("tiny_texts:body", "has no text feature 'body' but .*text"),
         ("tiny_texts:more", "has no text feature 'more'"),
         ("no_such_data_set:text", "cannot open no_such_data_set"),
         ("wikipedia/20230601.en:text", "has not been prepared"),
@@ -45,4 +45,4 @@ def test_tfds_documents(tfds_dir):
 )
 def test_tfds_that_cannot_be_read(tfds_dir, spec, problem):
     with pytest.raises(UserError, match=problem):
-        tfds_documents.open_tfds(spec, tfds_dir)
+        records.open_tfds(spec, tfds_dir)

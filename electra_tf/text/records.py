@@ -1,0 +1,375 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Texts that are records: of JSON Lines, Parquet, Arrow and tensorflow_datasets.
+
+Arrow is what the package datasets saves to disk. One batch of rows is in memory at a
+time; of a column's neighbours nothing is read.
+"""
+
+import contextlib
+import functools
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
+from electra_tf.text.corpus import TextReader, lines_before, missing_package, record
+
+_ROWS = 256  # at a time
+_BUFFER_BYTES = 1 << 20
+_FILE_MAGIC = b"ARROW1"
+_END_OF_STREAM = bytes(4)
+
+# JSON Lines.
+
+
+def json_line(row: dict[str, Any]) -> str:
+    """An object in one line, without the line's end; text stays readable."""
+    line = json.dumps(row, ensure_ascii=False)
+    try:
+        line.encode()
+    except UnicodeEncodeError:  # half a pair of surrogates
+        return json.dumps(row)
+    return line
+
+
+def read_json_lines(
+    reader: TextReader, key: str, encoding_errors: str = "strict", start: int = 0
+) -> Iterator[TextReader]:
+    """Yields a reader for the text of each line; blank lines are passed over.
+
+    Args:
+      reader: of the lines that begin at or after byte `start` of a file.
+      key: of the text; "a/b" is b inside a. A null is an empty text.
+
+    Raises UserError (65), naming file and line, for anything else.
+    """
+    number = replaced = 0
+    for lines in reader:
+        for line in lines:
+            number += 1
+            if not line.strip():
+                continue
+            place = functools.partial(_place, reader.name, start, number)
+            data = _text_of(line, key, place)
+            text = record(data, reader.name, encoding_errors, place)
+            # What was replaced in the line was so before the text was found in it.
+            text.num_replaced = reader.num_replaced - replaced
+            replaced = reader.num_replaced
+            yield text
+
+
+def _place(name: str, start: int, number: int) -> str:
+    """Names a line by its number in the file, of which `start` bytes came before."""
+    return f"{name} line {number + lines_before(name, start)}"
+
+
+def _text_of(line: str, key: str, place: Callable[[], str]) -> bytes:
+    try:
+        value: Any = json.loads(line)
+    except ValueError as e:  # also of a line that was cut, beyond 16 MB
+        raise _broken(place(), f"is not JSON ({e})") from None
+    for part in [key] if isinstance(value, dict) and key in value else key.split("/"):
+        if not isinstance(value, dict) or part not in value:
+            has = list(value) if isinstance(value, dict) else value
+            raise _broken(place(), f"has no {key!r} but {has!r:.80}")
+        value = value[part]
+    if not isinstance(value, str | None):
+        raise _broken(place(), f"has no text under {key!r} but {value!r:.40}")
+    # Half a surrogate pair cannot be encoded; decoding finds its bytes.
+    return (value or "").encode("utf-8", "surrogatepass")
+
+
+def _broken(place: str, problem: str) -> UserError:
+    return UserError(
+        f"{place} {problem}.\nEach line is an object with its text under one key "
+        "(--text-key); fix the line or remove it.",
+        EXIT_DAMAGED,
+    )
+
+
+# Parquet and Arrow.
+
+
+def part_sizes(kind: str, path: str, key: str) -> list[int]:
+    """Bytes of the parts of a table: row groups of Parquet, batches of Arrow.
+
+    Args:
+      kind: "parquet" or "arrow".
+      key: the column of text; "a/b" is the field b of the column a.
+
+    Raises UserError for a file that is damaged or has no such column, and where the
+    package pyarrow is missing.
+    """
+    with _opened(kind, path, key) as (_, sizes, _):
+        return sizes()
+
+
+def read_table(
+    kind: str,
+    path: str,
+    key: str,
+    start: int,
+    end: int,
+    encoding_errors: str = "strict",
+) -> Iterator[TextReader]:
+    """Yields a reader for each text in some parts of a table, nulls included."""
+    with _opened(kind, path, key) as (column, _, batches):
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        number = 0
+        for batch in batches(start, end):
+            values = batch.column(0)
+            for name in column[1:]:
+                values = pc.struct_field(values, name)
+            if pa.types.is_dictionary(values.type):
+                values = values.dictionary_decode()
+            for first in range(0, len(values), _ROWS):
+                # As bytes, because it is not yet checked that they are UTF-8.
+                texts = values.slice(first, _ROWS).cast(pa.large_binary())
+                for text in texts.to_pylist():
+                    where = f"{path} from part {start} on row {number}"
+                    number += 1
+                    yield record(text, path, encoding_errors, lambda where=where: where)
+
+
+_Opened = tuple[list[str], Callable[[], list[int]], Callable[[int, int], Iterator[Any]]]
+
+
+@contextlib.contextmanager
+def _opened(kind: str, path: str, key: str) -> Iterator[_Opened]:
+    """Names of a column, the sizes of its parts, and batches of it by their parts."""
+    _require_pyarrow(path)
+    open_column = _parquet if kind == "parquet" else _arrow
+    with _damage_named(path), open_column(path, key) as opened:
+        yield opened
+
+
+@contextlib.contextmanager
+def _parquet(path: str, key: str) -> Iterator[_Opened]:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path, buffer_size=_BUFFER_BYTES) as file:
+        column = _find(path, file.schema_arrow, key)
+        metadata = file.metadata
+        groups = map(metadata.row_group, range(metadata.num_row_groups))
+
+        def batches(start: int, end: int) -> Iterator[Any]:
+            return file.iter_batches(
+                _ROWS,
+                row_groups=[*range(start, end)],
+                columns=[".".join(column)],
+                use_threads=False,
+            )
+
+        yield column, lambda: [group.total_byte_size for group in groups], batches
+
+
+@contextlib.contextmanager
+def _arrow(path: str, key: str) -> Iterator[_Opened]:
+    import pyarrow as pa
+
+    with pa.memory_map(path) as f:
+        is_file = f.read(len(_FILE_MAGIC)) == _FILE_MAGIC
+        f.seek(max(0, f.size() - len(_END_OF_STREAM)))
+        if not is_file and f.read() != _END_OF_STREAM:
+            raise OSError("its end is missing")
+        opened = pa.ipc.open_file if is_file else pa.ipc.open_stream
+        options = pa.ipc.IpcReadOptions(use_threads=False)
+        f.seek(0)
+        with opened(f) as reader:
+            column = _find(path, reader.schema, key)
+            options.included_fields = [reader.schema.get_field_index(column[0])]
+        f.seek(0)
+        with opened(f, options=options) as reader:
+
+            def batches(start: int, end: int | None) -> Iterator[Any]:
+                """Passing over the others reads nothing of them."""
+                if is_file:
+                    last = reader.num_record_batches if end is None else end
+                    return map(reader.get_batch, range(start, last))
+                return itertools.islice(reader, start, end)
+
+            yield column, lambda: [batch.nbytes for batch in batches(0, None)], batches
+
+
+def _find(path: str, schema: Any, key: str) -> list[str]:
+    """The names that lead to a column of text."""
+    import pyarrow as pa
+
+    names = [key] if key in schema.names else key.split("/")
+    kind: Any = schema
+    try:
+        for name in names:
+            kind = kind.field(name).type
+    except (AttributeError, KeyError, TypeError):  # none, several, or not a struct
+        kind = None
+    if kind is not None and pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    texts = (pa.string(), pa.large_string(), pa.string_view())
+    if kind not in (*texts, pa.binary(), pa.large_binary(), pa.binary_view()):
+        columns = ", ".join(f"{field.name} ({field.type})" for field in schema)
+        raise UserError(
+            f"{path} has no column of text {key!r}.\nIts columns: {columns:.200}; "
+            "--text-key names one."
+        )
+    return names
+
+
+def _require_pyarrow(path: str) -> None:
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        raise missing_package(path, "pyarrow") from None
+
+
+class Rows:
+    """The rows of a Parquet file, each with its cells by column.
+
+    Attributes:
+      columns: their names.
+      classes: column -> the names of the classes that its numbers stand for, where
+        the file says so as those of Hugging Face do.
+
+    Raises UserError (65) for a damaged file, here or while it is read.
+    """
+
+    def __init__(self, path: str):
+        _require_pyarrow(path)
+        import pyarrow.parquet as pq
+
+        self._path = path
+        with _damage_named(path):
+            self._file = pq.ParquetFile(path, buffer_size=_BUFFER_BYTES)
+        schema = self._file.schema_arrow
+        self.columns: list[str] = schema.names
+        self.classes = _classes((schema.metadata or {}).get(b"huggingface", b"{}"))
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        first = 0
+        with _damage_named(self._path):
+            for batch in self._file.iter_batches(_ROWS, use_threads=False):
+                try:
+                    rows = batch.to_pylist()
+                except UnicodeDecodeError:
+                    where = f"{self._path}, one of the {_ROWS} rows from {first} on"
+                    raise UserError(f"{where}: not UTF-8.", EXIT_DAMAGED) from None
+                first += len(rows)
+                yield from rows
+
+
+def _classes(metadata: bytes) -> dict[str, list[str]]:
+    """Column -> names of classes; {} for what Hugging Face has not written."""
+    try:
+        features = json.loads(metadata)["info"]["features"]
+        inner = {name: _element(feature) for name, feature in features.items()}
+        is_class = {k: one.get("_type") == "ClassLabel" for k, one in inner.items()}
+        return {k: one["names"] for k, one in inner.items() if is_class[k]}
+    except JSON_ERRORS:
+        return {}
+
+
+def _element(feature: Any) -> dict[str, Any]:
+    """What a list, in either of the forms that these are written in, is a list of."""
+    while isinstance(feature, list) or "feature" in feature:
+        feature = feature[0] if isinstance(feature, list) else feature["feature"]
+    return feature
+
+
+@contextlib.contextmanager
+def _damage_named(path: str) -> Iterator[None]:
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError) as e:
+        reason = str(e).splitlines()[0]
+        raise UserError(f"{path}: damaged ({reason:.200}).", EXIT_DAMAGED) from None
+
+
+# tensorflow_datasets.
+
+
+def open_tfds(
+    spec: str, data_dir: str | os.PathLike | None = None
+) -> tuple[str, int, int]:
+    """Finds a prepared data set NAME:FIELD; nothing is downloaded.
+
+    Returns: its name with the version that was found; the documents and bytes of its
+      split "train".
+
+    `data_dir` defaults to the usual place of tensorflow_datasets. Raises UserError for
+    a spec without field, a data set that is not there, one without split "train", or
+    without that text feature.
+    """
+    name, _, field = spec.rpartition(":")
+    if not name or not field:
+        raise UserError(
+            f"--tfds {spec}: a data set and its text feature are needed, "
+            "like wikipedia/20230601.en:text."
+        )
+    info = _tfds_builder(spec, data_dir).info
+    problem = None
+    if "train" not in info.splits:
+        problem = f"split train but {', '.join(sorted(info.splits))}"
+    elif not _is_text(info.features, field.split("/")):
+        problem = f"text feature {field!r} but {', '.join(map(str, info.features))}"
+    if problem:
+        raise UserError(f"--tfds {spec}: {info.full_name} has no {problem}.")
+    split = info.splits["train"]
+    return info.full_name, split.num_examples, int(split.num_bytes or 0)
+
+
+def read_tfds_documents(
+    spec: str,
+    data_dir: str | os.PathLike | None,
+    start: int,
+    end: int,
+    encoding_errors: str = "strict",
+) -> Iterator[TextReader]:
+    """Yields a reader for each of the documents `start` to `end` of "train"."""
+    import tensorflow_datasets as tfds
+
+    field = spec.rpartition(":")[2].split("/")
+    only: Any = True  # the nested dict that has tensorflow_datasets decode one feature
+    for part in reversed(field):
+        only = {part: only}
+    documents = _tfds_builder(spec, data_dir).as_dataset(
+        split=f"train[{start}:{end}]",
+        shuffle_files=False,
+        read_config=tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False),
+        decoders=tfds.decode.PartialDecoding(only),
+    )
+    for index, document in enumerate(documents.as_numpy_iterator(), start):
+        for part in field:
+            document = document[part]
+        place = f"{spec}[{index}]"
+        yield record(document, spec, encoding_errors, lambda place=place: place)
+
+
+def _is_text(features, path: list[str]) -> bool:
+    for name in path:
+        try:
+            features = features[name]
+        except (KeyError, TypeError):
+            return False
+    return getattr(features, "tf_dtype", None) == "string" and features.shape == ()
+
+
+def _tfds_builder(spec: str, data_dir: str | os.PathLike | None):
+    import tensorflow_datasets as tfds
+
+    name = spec.rpartition(":")[0]
+    try:
+        builder = tfds.builder(name, data_dir=data_dir, try_gcs=False)
+        if builder.info.splits:
+            return builder
+        problem = f"it has not been prepared in {builder.data_dir}"
+    except Exception as e:  # tensorflow_datasets has a dozen kinds of "not found"
+        problem = str(e).strip().splitlines()[0]
+    raise UserError(
+        f"--tfds {spec}: cannot open {name}: {problem}\n"
+        f"Prepare it first (tfds build {name}); --tfds-data-dir says where it lies."
+    )
