@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole commands beside PyTorch with transformers: fine-tuning and prediction.
 
-    python benchmarks/finetuning_command.py --data RTE/train.tsv --texts sentences.txt
+    python benchmarks/finetuning_command.py --vocab-file vocab.txt \
+        --data RTE/train.tsv --texts sentences.txt
 
 Seconds from the start of a process to its end, and of all its threads. Both sides start
 from the same random ELECTRA-Small, in turns: one epoch on 640 pairs of sentences and
@@ -20,12 +21,12 @@ from pathlib import Path
 
 from absl import flags
 from measurement import ROOT, in_turns, machine, median, print_table, save
-from preparation import train_vocabulary
 
 from electra_tf import cli, startup
 from electra_tf.errors import UserError
 
 FLAGS = flags.FLAGS
+flags.DEFINE_string("vocab_file", None, "ELECTRA's 30,522 lines.", required=True)
 flags.DEFINE_string("data", None, "RTE's train.tsv, of GLUE.", required=True)
 flags.DEFINE_string("texts", None, "A file with a short text a line.", required=True)
 flags.DEFINE_integer("repeats", 3, "Runs of each command.", lower_bound=1)
@@ -66,10 +67,8 @@ def write_model(folder: Path) -> Path:
     from electra_tf.interop.checkpoint import StoredModel, empty_pretrainer
     from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 
-    vocab_file = folder / "vocab.txt"
-    train_vocabulary(ROOT / "examples" / "corpus", vocab_file, 8000)
-    vocab = Vocabulary.load(vocab_file)
-    hparams = {"vocab_size": len(vocab), "vocab_file": str(vocab_file)}
+    vocab = Vocabulary.load(FLAGS.vocab_file)
+    hparams = {"vocab_size": len(vocab), "vocab_file": FLAGS.vocab_file}
     config = PretrainingConfig.from_hparams(str(folder), "random", hparams)
     weights = {v.path: v.numpy() for v in empty_pretrainer(config, vocab).variables}
     stored = StoredModel(config, vocab, TokenizerConfig(), weights, {}, 0, "random")

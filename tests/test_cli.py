@@ -228,6 +228,7 @@ def test_package_is_imported_without_tensorflow(without_tensorflow):
 def test_public_names_exist():
     import electra_tf
 
+    assert sorted(dir(electra_tf)) == sorted(electra_tf.__all__)
     for name in electra_tf.__all__:
         assert getattr(electra_tf, name) is not None
     with pytest.raises(AttributeError, match="no_such_name"):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import keras
+import keras_fit
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -17,7 +18,6 @@ import electra_tf as et
 from electra_tf import keras_registry
 from electra_tf.pretrain.metric_sums import RunningMetric
 from electra_tf.pretrain.metrics import DISCRIMINATOR_METRICS, evaluation_metrics
-from electra_tf.pretrain.pretraining import ElectraPretrainer
 from tests.helpers import without_tensorflow
 from tests.helpers.runs import ROOT
 from tests.helpers.tiny_pretraining import tiny_batch, tiny_model
@@ -294,25 +294,20 @@ def test_mirrored_strategy_with_mixed_precision_and_tensorboard(fitted, tmp_path
 
 
 @pytest.mark.thorough
-def test_the_example(tmp_path):
-    script = ROOT / "examples" / "keras_fit.py"
-    options = ["--steps", "6", "--output-dir", str(tmp_path)]
-    done = subprocess.run(
-        [sys.executable, str(script), *options],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )
-    assert done.returncode == 0, done.stderr
-    assert "Accuracy on held-out passages" in done.stdout
+def test_the_example(tmp_path, monkeypatch, capsys):
+    """On the beginnings of its novels."""
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for path in keras_fit.CORPUS.glob("*.txt"):
+        (corpus / path.name).write_text(path.read_text(encoding="utf-8")[:30_000])
+    monkeypatch.setattr(keras_fit, "CORPUS", corpus)
+    options = ["--steps", "6", "--output-dir", str(tmp_path / "output")]
+    monkeypatch.setattr(sys, "argv", ["keras_fit.py", *options])
+    keras_fit.main()
+    assert "Accuracy on held-out passages" in capsys.readouterr().out
 
 
 def test_tokenizer_takes_scalars_of_tensorflow():
     vocab = et.Vocabulary(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"))
     tokenizer = et.Tokenizer(vocab)
     assert tokenizer.encode(tf.constant("a b")) == tokenizer.encode(b"a b") == [5, 6]
-
-
-def test_public_names_are_exported():
-    assert et.ElectraPretrainer is ElectraPretrainer
-    assert sorted(dir(et)) == sorted(et.__all__)

@@ -13,16 +13,14 @@ was.
 
 from absl import flags
 
-from electra_tf import cli
 from electra_tf.commands import building
+from electra_tf.commands.shared_flags import define_path
 
 FLAGS = flags.FLAGS
 
 _corpus = building.define_corpus()
-cli.define_path("vocab_file", None, "Vocabulary, one wordpiece a line.", in_bucket=True)
-cli.define_path(
-    "output_dir", None, "Where the shards go; new or empty.", in_bucket=True
-)
+define_path("vocab_file", "Vocabulary, one wordpiece a line.")
+define_path("output_dir", "Where the shards go; new or empty.")
 flags.DEFINE_boolean(
     "blanks_separate_docs",
     None,

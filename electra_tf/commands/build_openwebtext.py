@@ -12,18 +12,15 @@ import os
 
 from absl import flags
 
-from electra_tf import cli
 from electra_tf.commands import building
+from electra_tf.commands.shared_flags import define_path
 from electra_tf.storage.remote import fetch
 from electra_tf.text import units
 
 FLAGS = flags.FLAGS
 
-cli.define_path(
-    "data_dir",
-    None,
-    "Directory with openwebtext/ and vocab.txt; data goes there too.",
-    in_bucket=True,
+define_path(
+    "data_dir", "Directory with openwebtext/ and vocab.txt; data goes there too."
 )
 _build = building.define_flags()
 flags.mark_flag_as_required("data_dir")

@@ -35,8 +35,8 @@ _CORPUS = building.define_corpus()
 _VOCAB_SIZE = flags.DEFINE_integer(
     "vocab_size", 30522, "Number of tokens, special ones included.", lower_bound=1
 )
-_OUTPUT_FILE = cli.define_path(
-    "output_file", None, "Where to write the vocabulary.", required=True, in_bucket=True
+_OUTPUT_FILE = shared_flags.define_path(
+    "output_file", "Where to write the vocabulary.", required=True
 )
 _LOWER = cli.define_pair(
     "do_lower_case", "no_lower_case", True, "Lower-case the text (uncased vocabulary)."

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from absl import flags
 
 from electra_tf import cli
-from electra_tf.commands.shared_flags import define_runner
+from electra_tf.commands.shared_flags import define_path, define_runner
 from electra_tf.data import dataset_building
 from electra_tf.data.filters import Filters
 from electra_tf.data.record_making import BuildSettings
@@ -53,13 +53,11 @@ class CorpusFlags(NamedTuple):
 def define_corpus() -> CorpusFlags:
     """Defines the flags that name a corpus."""
     return CorpusFlags(
-        cli.define_path(
+        define_path(
             "corpus_dir",
-            None,
             "Directory of text: .jsonl, .ndjson and .json (JSON Lines), .parquet, "
             ".arrow and tar archives by their names, all other files as lines; also in "
             ".gz, .xz, .zst, .bz2.",
-            in_bucket=True,
         ),
         flags.DEFINE_string(
             "text_key",

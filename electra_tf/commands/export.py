@@ -14,25 +14,15 @@ from __future__ import annotations
 from absl import flags
 
 # TensorFlow is imported further down, after everything that can be checked without it.
-from electra_tf import cli
+from electra_tf.commands.shared_flags import define_path
 from electra_tf.config.hparams import read_hparams
 from electra_tf.errors import EXIT_OK
 from electra_tf.export import formats
 
-cli.define_path("data_dir", None, "The run's --data-dir.", in_bucket=True)
+define_path("data_dir", "The run's --data-dir.")
 flags.DEFINE_string("model_name", None, "The run's --model-name.")
-cli.define_path(
-    "init_checkpoint",
-    None,
-    "Instead of a run: a checkpoint prefix or a directory.",
-    in_bucket=True,
-)
-cli.define_path(
-    "vocab_file",
-    None,
-    "Vocabulary of --init-checkpoint, if none lies beside it.",
-    in_bucket=True,
-)
+define_path("init_checkpoint", "Instead of a run: a checkpoint prefix or a directory.")
+define_path("vocab_file", "Vocabulary of --init-checkpoint, if none lies beside it.")
 flags.DEFINE_string(
     "hparams",
     "{}",
@@ -54,9 +44,7 @@ flags.DEFINE_string(
     "same without a task; of litert: encoder, detector; of onnx: encoder, detector, "
     "generator, scorer, a task.",
 )
-cli.define_path(
-    "output_dir", None, "Where to write; a new or empty directory.", in_bucket=True
-)
+define_path("output_dir", "Where to write; a new or empty directory.")
 flags.DEFINE_string("handle", None, "The name to publish under, owner/model.")
 flags.DEFINE_string(
     "license",

@@ -20,33 +20,26 @@ predict read a corpus in many processes or by Apache Beam (docs/scale.md).
 from absl import flags
 
 from electra_tf import cli
-from electra_tf.commands import shared_flags
+from electra_tf.commands.shared_flags import define_path, define_runner
 from electra_tf.errors import EXIT_OK
 from electra_tf.finetune.inputs import FORMS
 from electra_tf.inference import run
 from electra_tf.inference.scoring import METHODS
 
-
-def _define_path(name: str, help: str) -> None:
-    cli.define_path(name, None, help, in_bucket=True)
-
-
-_define_path("data_dir", "Location of data files and models.")
+define_path("data_dir", "Location of data files and models.")
 flags.DEFINE_string("model_name", None, "Name of the pre-trained model.")
-_define_path(
+define_path(
     "model", "Instead of both: a model's directory; of predict a fine-tuned one."
 )
-_define_path(
+define_path(
     "input", "Lines of text, JSON Lines, Parquet, Arrow; predict: any task file."
 )
-_define_path(
-    "output", "File to write. Default, and -: standard output, or report.html."
-)
-_define_path(
+define_path("output", "File to write. Default, and -: standard output, or report.html.")
+define_path(
     "output_dir", "Instead: a folder of shards; --input may be a directory then."
 )
-_define_path("nbest", "N-best lists: JSON lines.")
-_define_path("references", "What was said: lines of a list's id and words.")
+define_path("nbest", "N-best lists: JSON lines.")
+define_path("references", "What was said: lines of a list's id and words.")
 flags.DEFINE_float("weight", None, "Of the model's score in rerank.", lower_bound=0)
 flags.DEFINE_boolean("tune", False, "Find the weight with the fewest word errors.")
 flags.DEFINE_boolean("best", False, "rerank writes lines of id and best text.")
@@ -81,7 +74,7 @@ flags.DEFINE_integer(
 flags.DEFINE_float(
     "shard_mb", None, "Of input. Default: a thousandth, 1 to 64.", 1e-6, 1e9
 )
-_BEAM_ARGS = shared_flags.define_runner("workers")
+_BEAM_ARGS = define_runner("workers")
 
 _MODEL = "data_dir model_name model output"
 _TEXTS = f"{_MODEL} input text_key encoding_errors"

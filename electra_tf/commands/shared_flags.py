@@ -2,6 +2,7 @@
 """Flags that several commands have."""
 
 from collections.abc import Callable
+from typing import Any
 
 from absl import flags
 
@@ -12,23 +13,26 @@ from electra_tf.errors import EXIT_FLAGS, UserError
 flags.disclaim_key_flags()
 
 
+def define_path(name: str, help: str, **kwargs: Any) -> flags.FlagHolder:
+    """Defines the flag `--name` of a file or directory that may be in a bucket."""
+    return cli.define_path(name, None, help, in_bucket=True, **kwargs)
+
+
 def define_run(data_dir: str, model_name: str) -> None:
     """Defines --data-dir, --model-name, --hparams and --config of a run.
 
     Args:
       data_dir, model_name: what their help says.
     """
-    cli.define_path("data_dir", None, data_dir, in_bucket=True)
+    define_path("data_dir", data_dir)
     flags.DEFINE_string("model_name", None, model_name)
     flags.DEFINE_string(
         "hparams", "{}", "JSON text or file of hparams; docs/hparams.md lists them."
     )
-    cli.define_path(
+    define_path(
         "config",
-        None,
         "Hparams that --hparams overrides: a recipe of configs/, such as "
         "electra_small, or a JSON file.",
-        in_bucket=True,
     )
     flags.mark_flags_as_required(["data_dir", "model_name"])
 

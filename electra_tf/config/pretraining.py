@@ -78,10 +78,8 @@ _LEARNS, _SAMPLES = _without("frozen_generator"), _without("mlm")
 _OWN_LEARNS = _OWN_ENCODERS | _LEARNS
 _LOGITS = _SAMPLES | {"generator": [*(GENERATORS.keys() - {"uniform"})]}
 _MASKS_SOME, _RARE = _without("two_tower"), _without("electric", "two_tower")
-_TOKENS, _CHOICE = (
-    _objectives("corrective_lm", "multi_choice"),
-    _objectives("multi_choice"),
-)
+_TOKENS = _objectives("corrective_lm", "multi_choice")
+_CHOICE = _objectives("multi_choice")
 _FROZEN, _ELECTRA_15 = _objectives("frozen_generator"), _objectives("electra_15")
 _SENTENCE, _STAGES = _objectives("electra_sentence"), _objectives("two_stage")
 _DISCRIMINATOR = _objectives(
@@ -369,31 +367,26 @@ class PretrainingConfig(RunConfig):
 
     def run_phases(self) -> list[Phase]:
         """The parts of the run, in order; one for most runs."""
-        configs, stages = [self], [None]
-        if self.phases:
-            configs, stages = (
-                list(map(self._of_phase, self.phases)),
-                itertools.repeat(None),
-            )
-        elif (first := self.stage_one_steps) is not None:
+        configs = [self._of_phase(phase) for phase in self.phases] or [self]
+        stages: list[int | None] = [None] * len(configs)
+        if not self.phases and (first := self.stage_one_steps) is not None:
             parts, stages = (first, self.num_train_steps - first), [1, 2]
             whole = dataclasses.replace(self, stage_one_steps=None)
             configs = [dataclasses.replace(whole, num_train_steps=n) for n in parts]
         ends = list(itertools.accumulate(c.num_train_steps for c in configs))
-        rows = zip([0, *ends], ends, configs, stages, strict=False)
+        rows = zip([0, *ends[:-1]], ends, configs, stages, strict=True)
         return [Phase(i, *row) for i, row in enumerate(rows, start=1)]
 
     def _of_phase(self, phase: Mapping[str, Any]) -> Self:
         """The config of an ordinary run, for one of `phases`."""
-        usual, places = self.usual_locations(), {}
+        usual = self.usual_locations()
         records = phase.get("pretrain_tfrecords", self.pretrain_tfrecords)
         if records == usual["pretrain_tfrecords"]:
             folder = phases.folder_of(phase, self.phases)
             records = _records_in(self.data_dir, folder)
-        places["pretrain_tfrecords"] = places["eval_tfrecords"] = records
-        if self.eval_tfrecords != usual["eval_tfrecords"]:
-            places["eval_tfrecords"] = self.eval_tfrecords
-        own = {**places, **phase}
+        is_usual = self.eval_tfrecords == usual["eval_tfrecords"]
+        evaluated = records if is_usual else self.eval_tfrecords
+        own = {"pretrain_tfrecords": records, "eval_tfrecords": evaluated, **phase}
         if not isinstance(records, list):  # It is for those phases that have several.
             own.setdefault("sampling_alpha", type(self).sampling_alpha)
         return dataclasses.replace(self, **own, phases=[])

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from electra_tf.errors import JSON_ERRORS, UserError
 from electra_tf.text import archives
 from electra_tf.text.archives import COMPRESSED
-from electra_tf.text.corpus import TextReader, open_text
+from electra_tf.text.corpus import UTF16, TextReader, open_text, utf16_error
 from electra_tf.text.records import Rows
 from electra_tf.text.units import Unit
 
@@ -193,11 +193,8 @@ def _lines(
     opened = archives.open_decompressed(path) if end is None else open_text(path)
     with opened as stream:
         head = getattr(stream, "head", b"")
-        if head[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in head[:64]:
-            raise UserError(
-                f"{name} is UTF-16, not UTF-8.\nConvert it: iconv -f UTF-16 -t UTF-8 "
-                f"{Path(name).name} > new"
-            )
+        if head[:2] in UTF16 or b"\0" in head[:64]:
+            raise utf16_error(name)
         for block in TextReader(stream, name, start=start, end=end):
             # Where lines end in \r alone, all do.
             is_one = len(block) == 1 and "\r" in block[0]

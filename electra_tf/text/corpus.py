@@ -33,6 +33,7 @@ CUT_LINE_BYTES = _MAX_LINE_BYTES - BLOCK_BYTES
 # What reading a damaged file or archive raises.
 DAMAGED = (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError)
 DAMAGED += (zstd.ZstdError,) if zstd else ()
+UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _BOM = b"\xef\xbb\xbf"
 _COUNTING = "electra_tf.corpus"  # name of the error handler while it is in use
 
@@ -208,6 +209,8 @@ class TextReader:
         return block
 
     def _decode(self, block: bytes, position: int) -> list[str]:
+        if position == 0 and block[:2] in UTF16:
+            raise utf16_error(self.name)
         if position == 0 and block.startswith(_BOM):
             block, position = block[len(_BOM) :], len(_BOM)
         try:
@@ -275,6 +278,15 @@ def _cut(block: bytes) -> tuple[bytes, bytes]:
             end -= 1
         end -= block[end - 1] >= 0xC0
     return block[:end], block[end:]
+
+
+def utf16_error(name: str) -> UserError:
+    """The error for a file in UTF-16, with the command that converts it."""
+    return UserError(
+        f"{name} is UTF-16, not UTF-8.\nConvert it: iconv -f UTF-16 -t UTF-8 "
+        f"{Path(name).name} > new",
+        EXIT_DAMAGED,
+    )
 
 
 def missing_package(what: str, package: str) -> UserError:

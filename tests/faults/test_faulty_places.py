@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole runs on a disk that fills up and on data that are damaged."""
+"""Whole runs that meet a full disk, damaged data, a closed pipe or a signal."""
 
 import functools
+import os
 import shutil
+import time
 
 import pytest
 
@@ -61,3 +63,37 @@ def test_a_damaged_record(tmp_path):
     rows = metrics_of(data / "models" / "run")
     assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
     assert rows[-1]["skipped_records"] == 1
+
+
+def close_reader_of_output():
+    reader, writer = os.pipe()
+    os.dup2(writer, 1)
+    os.close(reader)
+
+
+def test_a_closed_pipe_does_not_end_a_run(tiny_data):
+    hparams = tiny(num_train_steps=8, log_steps=1)
+    run = pretrain(tiny_data, "piped", hparams, before=close_reader_of_output).wait()
+    assert run.returncode == 0 and run.stderr == "", run.stderr
+    directory = tiny_data / "models" / "piped"
+    assert Checkpoints(directory, read_only=True).newest_intact().step == 8
+
+
+def test_a_run_that_evaluates_stops_at_once(tiny_data):
+    """It does not wait for the end of the evaluation."""
+    hparams = tiny(num_train_steps=8, eval_every_steps=5, num_eval_steps=10**6)
+    run = pretrain(tiny_data, "evaluating", hparams)
+    directory = tiny_data / "models" / "evaluating"
+    deadline = time.monotonic() + 200
+    while 5 not in Checkpoints(directory, read_only=True).steps():
+        assert time.monotonic() < deadline and run.process.is_alive()
+        time.sleep(0.1)
+    time.sleep(2)  # in the evaluation
+    run.process.terminate()
+    ended = run.wait()
+    assert ended.returncode == 42, ended.stderr
+    assert "Evaluation at step 5 is left to the next start." in ended.stdout
+    hparams["num_eval_steps"] = 2
+    ended = pretrain(tiny_data, "evaluating", hparams).wait()
+    assert ended.returncode == 0, ended.stderr
+    assert "Evaluation at step 5: " in ended.stdout

@@ -39,20 +39,18 @@ def stopped(data, model, hparams, step, number=signal.SIGTERM, **kwargs):
 
 
 JIT = {"jit_compile": True}
+STAGES = {"objective": "two_stage", "embedding_size": 32, "generator_hidden_size": 1.0}
 # Hparams, devices, and how often the run is interrupted or at which steps.
 CASES = {
     "replicas": ({}, "2", 1),
     "graph": ({}, "1", 1),
     # Saved at 20, 30 (where the discriminator starts) and 40.
-    "stages": (
-        {"objective": "two_stage", "embedding_size": 32, "jit_compile": True}
-        | {"generator_hidden_size": 1.0},
-        *("1", [14, 44]),
-    ),
+    "stages": (STAGES, "1", [14, 44]),
 }
 SLOW_CASES = {
     "jit": (JIT | {"gradient_accumulation_steps": 2}, "1", 4),
     "replicas_jit": (JIT, "2", 2),
+    "stages_jit": (STAGES | JIT, "1", [14, 44]),
     "replicas_accumulation": ({"gradient_accumulation_steps": 2}, "2", 2),
     "electric": (JIT | {"electric_objective": True}, "1", 2),
     "mlm": (JIT | {"electra_objective": False}, "1", 2),

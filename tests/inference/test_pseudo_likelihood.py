@@ -94,12 +94,14 @@ def trained(log_p, steps, batch_size=256):
     optimizer = keras.optimizers.Adam(schedule, beta_2=0.98)
     optimizer.build(model.trainable_variables)
     every = tf.constant(sequences())
-    logits = tf.constant(log_p.reshape(1, -1), tf.float32)
+    # The last is 1: rounding it down would draw an index beyond the end.
+    up_to = np.append(np.cumsum(np.exp(log_p).ravel())[:-1], 1)
+    up_to = tf.constant(up_to, tf.float32)
 
     def batch(step):
         key = tf.stack([tf.cast(step, tf.int32), 1])
         draw, size = tf.random.stateless_uniform, [batch_size, 1]
-        which = tf.random.stateless_categorical(logits, batch_size, key)[0]
+        which = tf.searchsorted(up_to, draw([batch_size], key), side="right")
         ids = tf.gather(every, which)
         place = draw(size, key + [0, 1], 1, LENGTH + 1, tf.int32)
         noisy = draw(size, key + [0, 2]) < NOISY

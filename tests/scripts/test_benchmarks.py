@@ -250,7 +250,7 @@ def test_flops_are_those_of_the_matrix_products_in_the_graph(embedding_size):
 
 def traced_step(variant: str, **hparams):
     """A tf.function of a step, the same as a concrete function, and its state."""
-    model = tiny_model(variant, layers=2, dropout=0.1)
+    model = tiny_model(variant, layers=1, dropout=0.1)
     config, batch = tiny_config(**hparams), tiny_batch()
     step = training_step.TrainingStep(
         pretraining.TrainablePretrainer(model),

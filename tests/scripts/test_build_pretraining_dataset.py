@@ -262,6 +262,10 @@ def test_text_that_is_not_utf8(tmp_path):
         error, code = fail(folder, tmp_path / f"strict{processes}", flag)
         assert f"{folder}/1.txt: byte 0xe9 at offset {len(good) + 3} is" in error
         assert "--encoding-errors replace" in error and code == 65
+    (folder / "2.txt").write_bytes("\ufeffA dog.".encode("utf-16-le"))
+    error, code = fail(folder, tmp_path / "utf16", "--encoding-errors", "replace")
+    assert f"{folder}/2.txt is UTF-16" in error and "iconv" in error and code == 65
+    (folder / "2.txt").unlink()
     output = succeed(folder, tmp_path / "replace", "--encoding-errors", "replace")
     assert f"1 bytes that were not UTF-8 in {folder}/1.txt (1)" in output
     assert manifest_of(tmp_path / "replace")["corpus"]["replaced_bytes"] == 1

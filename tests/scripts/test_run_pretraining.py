@@ -76,8 +76,6 @@ def test_mistakes_are_found_without_tensorflow(data, no_tensorflow):
 @pytest.mark.parametrize(
     ("name", "hparams", "text"),
     [
-        ("wrong", {"learning_rat": 1}, "learning_rate"),
-        ("wrong", {"do_train": True, "do_eval": True}, "do_eval"),
         ("wrong", {"vocab_size": 61}, "hparam vocab_size is 61"),
         ("wrong", {"vocab_file": "/nowhere/vocab.txt"}, "/nowhere/vocab.txt"),
         ("wrong", {"model_dir": "hdfs://host/run"}, "hdfs:// cannot be opened"),

@@ -26,6 +26,10 @@ def eagerly():
     tf.config.run_functions_eagerly(True)
 
 
+def run_eagerly(data, name, hparams):
+    return forked_runs.pretrain(data, name, hparams, before=eagerly).wait()
+
+
 @pytest.fixture(scope="module")
 def data(pretrained, tmp_path_factory):
     """A data directory with models/electra, a finished run of TINY, 12 steps."""
@@ -42,8 +46,7 @@ def run_again(data):
         name = f"again_{os.getpid()}_{len(copies)}"
         copies.append(data / "models" / name)
         shutil.copytree(data / "models" / "electra", copies[-1])
-        hparams = TINY | changes
-        run = forked_runs.pretrain(data, name, hparams, before=eagerly).wait()
+        run = run_eagerly(data, name, TINY | changes)
         assert run.returncode == code, run.stdout + run.stderr
         return run.stdout + run.stderr, copies[-1]
 
@@ -76,7 +79,7 @@ def test_config_is_written_only_if_a_step_is_made(data, run_again):
 def test_init_checkpoint_is_for_the_first_start(data, run_again):
     first = {"init_checkpoint": str(data / "models" / "electra"), "num_train_steps": 1}
     for hparams in (first, {"num_train_steps": 2}):
-        run = forked_runs.pretrain(data, "warm", TINY | hparams, before=eagerly).wait()
+        run = run_eagerly(data, "warm", TINY | hparams)
         assert run.returncode == 0, run.stderr
     # Left out later, it is kept.
     assert "init_checkpoint" not in run.stdout.split("Config:")[0]
@@ -102,7 +105,7 @@ def test_other_data_are_reported(run_again, tmp_path):
 def test_evaluations_of_undone_steps_are_removed(data):
     few = TINY | {"num_train_steps": 4, "save_checkpoints_steps": 2}
     for hparams in (few | {"eval_every_steps": 2, "num_eval_steps": 1}, few):
-        run = forked_runs.pretrain(data, "undone", hparams, before=eagerly).wait()
+        run = run_eagerly(data, "undone", hparams)
         assert run.returncode == 0, run.stderr
         folder = data / "models" / "undone"
         rows = folder / "evaluations.jsonl"
@@ -190,7 +193,7 @@ def test_a_damaged_run_is_not_taken_for_the_originals(data):
 
 def test_an_init_checkpoint_is_evaluated(data):
     model = str(data / "models" / "electra")
-    done = pretrain(data, "evaluated_only", EVALUATE | {"init_checkpoint": model})
+    done = run_eagerly(data, "evaluated_only", EVALUATE | {"init_checkpoint": model})
     assert done.returncode == 0, done.stderr
     assert "global_step = 12" in done.stdout and f"Evaluating {model}" in done.stdout
     # Weights of another model are refused though they fit: the number of heads has no
@@ -260,7 +263,7 @@ def test_a_run_keeps_its_recorded_settings(tmp_path):
     hparams = tiny(num_train_steps=2, num_eval_steps=1)
     beside, run = data / "vocab.txt.json", data / "models" / "kept"
     beside.write_text(json.dumps(KEPT))
-    done = pretrain(data, "kept", hparams)
+    done = run_eagerly(data, "kept", hparams)
     assert done.returncode == 0, done.stderr
     prefix = run / "model.ckpt-2"
     kept = TokenizerConfig(**KEPT)
