@@ -34,6 +34,11 @@ class UserError(Exception):
         self.exit_code = exit_code
 
 
+def reason_of(error: BaseException) -> str:
+    """The first line of what an error says, cut to 200 characters; else its type."""
+    return (str(error).strip() or repr(error)).splitlines()[0][:200]
+
+
 # How a UserError passes through tf.data, whose errors are text.
 _AS_TEXT = re.compile(r"<user-error (\d+)>(.*?)</user-error>", re.DOTALL)
 

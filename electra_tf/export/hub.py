@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from electra_tf.errors import EXIT_CANNOT_WRITE, UserError
+from electra_tf.errors import EXIT_CANNOT_WRITE, UserError, reason_of
 from electra_tf.export.formats import ExportRequest
 from electra_tf.interop import huggingface
 from electra_tf.storage.atomic_folder import atomic_folder
@@ -118,9 +118,8 @@ def publish(request: ExportRequest) -> None:
         try:
             done = upload(request, target, content, files, notes)
         except Exception as error:  # whatever the library raises
-            reason = str(error).strip() or type(error).__name__
             raise UserError(
-                f"the upload of {target} failed: {reason.splitlines()[0][:300]}\n"
+                f"the upload of {target} failed: {reason_of(error)}\n"
                 f"{directory} is intact. Upload it by --format {request.format} "
                 "--output-dir, --handle and --publish, without a model.",
                 EXIT_CANNOT_WRITE,
@@ -172,7 +171,7 @@ def _licence(request: ExportRequest) -> str | None:
     except Exception as error:  # OSError, PyYAML's or ValueError
         raise UserError(
             f"{path}, the model card with the licence, cannot be read: "
-            f"{str(error).splitlines()[0]}.\nCorrect it, or export again."
+            f"{reason_of(error)}.\nCorrect it, or export again."
         ) from error
     if request.publish == "kaggle" and not found:
         raise UserError(

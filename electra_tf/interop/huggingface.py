@@ -24,7 +24,7 @@ from electra_tf import startup
 from electra_tf.config.hparams import check
 from electra_tf.config.model import ModelConfig
 from electra_tf.console import say_nothing
-from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.errors import EXIT_DAMAGED, UserError, reason_of
 from electra_tf.interop import huggingface_files as files
 from electra_tf.interop import networks, verification
 from electra_tf.interop.checkpoint import CheckpointInfo, Opened, StoredModel
@@ -488,7 +488,6 @@ def _compared(folder: Path, network: Network) -> str:
     except UserError:
         raise
     except Exception as error:  # What it does not check, it fails with in many ways.
-        reason = (str(error).strip() or repr(error)).splitlines()[0][:100]
-        return f"transformers cannot read it ({reason}): not compared"
+        return f"transformers cannot read it ({reason_of(error)}): not compared"
     gap = max(result.difference for result in results)
     return f"computes what transformers does, max difference {gap:.3g}"

@@ -16,7 +16,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from electra_tf import startup
-from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.errors import EXIT_DAMAGED, UserError, reason_of
 from electra_tf.interop import verification
 from electra_tf.interop.checkpoint import StoredModel, as_float32
 from electra_tf.interop.networks import Network
@@ -106,7 +106,7 @@ def _of_safetensors(path: Path) -> dict[str, np.ndarray]:
                 tensors[name] = file.get_tensor(name).numpy()
     except (SafetensorError, TypeError, ValueError, OSError) as error:
         raise UserError(
-            f"{path} cannot be read: {str(error).splitlines()[0][:120]}\nIt is "
+            f"{path} cannot be read: {reason_of(error)}\nIt is "
             "damaged, cut off or of an unknown type; copy it again.",
             EXIT_DAMAGED,
         ) from None
@@ -126,8 +126,7 @@ def _of_pickle(path: Path) -> dict[str, np.ndarray]:
         return {name: tensor.float().numpy() for name, tensor in found.items()}
     except Exception as error:  # whatever a damaged pickle makes it raise
         raise UserError(
-            f"{path} cannot be read as weights alone: "
-            f"{str(error).strip().splitlines()[0][:120]}",
+            f"{path} cannot be read as weights alone: {reason_of(error)}",
             EXIT_DAMAGED,
         ) from None
 

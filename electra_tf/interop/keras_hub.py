@@ -21,7 +21,7 @@ import numpy as np
 
 from electra_tf.config.hparams import check
 from electra_tf.config.model import ModelConfig
-from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.errors import EXIT_DAMAGED, UserError, reason_of
 from electra_tf.interop import networks, verification
 from electra_tf.interop.checkpoint import CheckpointInfo, Opened, StoredModel
 from electra_tf.interop.networks import Network
@@ -276,9 +276,8 @@ def _backbone_in(folder: Path):
     try:
         return keras_hub.models.ElectraBackbone.from_preset(str(folder))
     except Exception as error:  # What it does not check, it fails with in many ways.
-        reason = (str(error).strip() or repr(error)).splitlines()[0][:120]
         raise UserError(
-            f"{folder} cannot be read: {reason}\nIts files "
+            f"{folder} cannot be read: {reason_of(error)}\nIts files "
             "are damaged or do not belong together; copy them again.",
             EXIT_DAMAGED,
         ) from None

@@ -22,7 +22,7 @@ from electra_tf.config.hparams import PLACE
 from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import say_nothing
-from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.errors import EXIT_DAMAGED, UserError, reason_of
 from electra_tf.interop import fields, verification
 from electra_tf.interop.checkpoint import (
     STEP,
@@ -142,10 +142,9 @@ def tensors_of(prefix: str) -> StoredTensors:
         try:
             return as_float32(stored.get(name))
         except (tf.errors.OpError, IndexError, ValueError, RuntimeError) as error:
-            reason = str(error).splitlines()[0][:100]
             raise UserError(
-                f"{prefix}: {name} cannot be read: {reason}\nThe file is damaged or "
-                "cut off; copy it again.",
+                f"{prefix}: {name} cannot be read: {reason_of(error)}\nThe file is "
+                "damaged or cut off; copy it again.",
                 EXIT_DAMAGED,
             ) from None
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from electra_tf.console import silence
-from electra_tf.errors import EXIT_CANNOT_WRITE, UserError
+from electra_tf.errors import EXIT_CANNOT_WRITE, UserError, reason_of
 from electra_tf.paths import cache_root, url_of
 
 # A name with this ending is the rest of an interrupted write, and safe to remove.
@@ -27,7 +27,7 @@ _NO_FLOCK += (errno.EBADF,)
 
 def cannot_write(path: str | os.PathLike, error: BaseException) -> UserError:
     """The error for a failed write: what failed, and what helps."""
-    reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+    reason = getattr(error, "strerror", None) or reason_of(error)
     copy = f"the copy in {cache_root()} of " if url_of(path) else ""
     return UserError(
         f"cannot write {copy}{path}: {reason}\nWhat was saved before is intact. Make "

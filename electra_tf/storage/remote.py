@@ -23,7 +23,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_CONFIG, EXIT_DAMAGED, UserError
+from electra_tf.errors import (
+    EXIT_CANNOT_WRITE,
+    EXIT_CONFIG,
+    EXIT_DAMAGED,
+    UserError,
+    reason_of,
+)
 from electra_tf.paths import cache_root, globs_in, url_of
 from electra_tf.storage.files import PARTIAL, atomic_write, flock, replacing
 
@@ -79,13 +85,12 @@ def store_errors(path: str | os.PathLike, writes: bool = False) -> Iterator[None
     except UserError:
         raise
     except Exception as error:
-        text = str(error).strip() or type(error).__name__
         is_missing = isinstance(error, FileNotFoundError)
-        if is_missing and not writes and "bucket does not exist" not in text:
+        if is_missing and not writes and "bucket does not exist" not in str(error):
             raise
         raise UserError(
             f"{url_of(path)} cannot be {'written' if writes else 'read'}: "
-            f"{text.splitlines()[0]}\nCheck its name, the network, AWS_ENDPOINT_URL, "
+            f"{reason_of(error)}\nCheck its name, the network, AWS_ENDPOINT_URL, "
             "and the credentials (docs/storage.md).",
             EXIT_CANNOT_WRITE if writes else EXIT_CONFIG,
         ) from None

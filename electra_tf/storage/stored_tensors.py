@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.errors import EXIT_DAMAGED, UserError, reason_of
 from electra_tf.paths import readable_by_tensorflow
 
 # What the optimizer keeps for a variable is called as the variable is, and so.
@@ -68,8 +68,9 @@ def of_checkpoint(prefix: str) -> StoredTensors:
     try:
         reader = tf.train.load_checkpoint(readable_by_tensorflow(prefix))
     except (tf.errors.OpError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"cannot read {prefix}: {reason}", EXIT_DAMAGED) from error
+        raise UserError(
+            f"cannot read {prefix}: {reason_of(error)}", EXIT_DAMAGED
+        ) from error
     return StoredTensors(prefix, reader.get_variable_to_shape_map(), reader.get_tensor)
 
 

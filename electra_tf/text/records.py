@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
+from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError, reason_of
 from electra_tf.text.corpus import TextReader, lines_before, missing_package, record
 
 _ROWS = 256  # at a time
@@ -285,8 +285,7 @@ def _damage_named(path: str) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError) as e:
-        reason = str(e).splitlines()[0]
-        raise UserError(f"{path}: damaged ({reason:.200}).", EXIT_DAMAGED) from None
+        raise UserError(f"{path}: damaged ({reason_of(e)}).", EXIT_DAMAGED) from None
 
 
 # tensorflow_datasets.
@@ -368,7 +367,7 @@ def _tfds_builder(spec: str, data_dir: str | os.PathLike | None):
             return builder
         problem = f"it has not been prepared in {builder.data_dir}"
     except Exception as e:  # tensorflow_datasets has a dozen kinds of "not found"
-        problem = str(e).strip().splitlines()[0]
+        problem = reason_of(e)
     raise UserError(
         f"--tfds {spec}: cannot open {name}: {problem}\n"
         f"Prepare it first (tfds build {name}); --tfds-data-dir says where it lies."

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from electra_tf.errors import UserError
+from electra_tf.errors import UserError, reason_of
 from electra_tf.text import unicode_classes
 from electra_tf.text.vocabulary import (
     MAX_CHARS_PER_WORD,
@@ -77,8 +77,9 @@ class TFTokenizer:
                 support_detokenization=False,
             )
         except RuntimeError as e:
-            why = str(e).splitlines()[0]
-            message = f"{vocab.path}: tensorflow_text does not take it ({why:.200})."
+            message = (
+                f"{vocab.path}: tensorflow_text does not take it ({reason_of(e)})."
+            )
             raise UserError(f"{message}\n{_NO_TEXTS}") from None
 
     def tokenize(self, texts):

@@ -22,7 +22,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from electra_tf.errors import EXIT_PEER_LOST, UserError
+from electra_tf.errors import EXIT_PEER_LOST, UserError, reason_of
 from electra_tf.model.target import set_target
 from electra_tf.train.supervisor import Cluster, plain_signals
 
@@ -321,7 +321,7 @@ def _tpu_strategy(config) -> tf.distribute.Strategy:
     except (ValueError, OSError, ImportError, tf.errors.OpError) as error:
         name = f" {config.tpu_name}" if config.tpu_name else ""
         raise UserError(
-            f"use_tpu is set, but no TPU{name} answers: {str(error).splitlines()[0]}\n"
+            f"use_tpu is set, but no TPU{name} answers: {reason_of(error)}\n"
             "Install tensorflow-tpu in place of tensorflow (docs/tpu.md), set tpu_name "
             "if the TPU is not this machine's, or set use_tpu to false."
         ) from error
