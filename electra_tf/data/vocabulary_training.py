@@ -142,22 +142,25 @@ def total_of(parts: Iterable[WordCounts]) -> WordCounts:
 def count_documents(
     documents: Iterable[corpus.TextReader], config: TokenizerConfig
 ) -> WordCounts:
-    """Counts the words of a stream of documents; normalises each distinct one once."""
-    raw, replaced_in = Counter(), Counter()
-    raw_chars = 0
-    total = WordCounts(Counter())
+    """Counts the words of a stream of documents."""
+    return total_of(_pieces(documents, config))
+
+
+def _pieces(
+    documents: Iterable[corpus.TextReader], config: TokenizerConfig
+) -> Iterator[WordCounts]:
+    """Counts of pieces of bounded size, each distinct word of them normalised once."""
+    raw, replaced_in, raw_chars = Counter(), Counter(), 0
     for document in documents:
         for lines in document:
             text = "\n".join(lines)
             raw.update(raw_words(text))
             raw_chars += len(text)
             if len(raw) > _MAX_RAW_WORDS or raw_chars > _MAX_RAW_CHARS:
-                total = total_of([total, _normalized(raw, config)])
-                raw.clear()
-                raw_chars = 0
+                yield _normalized(raw, config)
+                raw, raw_chars = Counter(), 0
         replaced_in += Counter({document.name: document.num_replaced})
-    total = total_of([total, _normalized(raw, config)])
-    return total._replace(replaced_in=replaced_in)
+    yield _normalized(raw, config)._replace(replaced_in=replaced_in)
 
 
 def _normalized(raw: Counter, config: TokenizerConfig) -> WordCounts:

@@ -59,7 +59,8 @@ def run(command: str, flags: FlagValues, beam_args: str | None) -> None:
         _write_shards(command, given, beam_args)
         return
     _check_input(command, given)
-    if written := globals()[command](given):
+    commands = {f.__name__: f for f in (detect, report, score, rerank, predict)}
+    if written := commands[command](given):
         put(written)
 
 
