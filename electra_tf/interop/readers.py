@@ -57,6 +57,10 @@ _OTHERS = {
         "task, reading nothing but weights.\nsave_pretrained of transformers converts "
         "that as well (model.safetensors)."
     ),
+    r".*\.keras": (
+        "{0} is a model saved by Keras.\nIn Python keras.saving.load_model reads it, "
+        "after `import electra_tf`; here give a run or an export."
+    ),
     r"checkpoint-\d+": (
         "{1} is the output folder of a Trainer of transformers.\nGive one of its "
         "checkpoints, such as {0}."

@@ -265,7 +265,7 @@ NO_MODELS = {
     "trainer": (trainer, "Trainer", "checkpoint-1000"),
     "tensorflow": (with_file("tf_model.h5", model_type="electra"), "from_tf=True"),
     "flax": (with_file("flax_model.msgpack", model_type="electra"), "from_flax=True"),
-    "keras": (with_file("a.keras"), "a.keras is not a checkpoint", "run that it was"),
+    "keras": (with_file("a.keras"), "a.keras is a model saved by Keras", "load_model"),
     "nothing": (lambda folder: None, "holds no model that can be read"),
     "pickle": (with_file("pytorch_model.bin"), "PyTorch pickle", "save_pretrained"),
 }
