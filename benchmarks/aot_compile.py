@@ -105,10 +105,7 @@ _INSTALL = (
 
 def main(_):
     config = PretrainingConfig.from_hparams(
-        NO_DATA,
-        "benchmark",
-        read_hparams(FLAGS.hparams),
-        read_config(FLAGS.config),
+        NO_DATA, "benchmark", read_hparams(FLAGS.hparams), read_config(FLAGS.config)
     )
     check_compilable(config)
     if shutil.which(FLAGS.compiler_python) is None:
@@ -191,9 +188,7 @@ def make_step(config: PretrainingConfig):
     @tf.function(autograph=False)
     def masked_step(*tensors):
         batch = masking.mask_by_draws(
-            dict(zip(features, tensors[:3], strict=True)),
-            tensors[3],
-            settings,
+            dict(zip(features, tensors[:3], strict=True)), tensors[3], settings
         )
         return step.once(batch)
 

@@ -104,10 +104,7 @@ def build_dataset(
         seed=seed,
     )
     dataset_building.build(
-        text,
-        os.fspath(output_dir),
-        settings,
-        num_processes=num_processes,
+        text, os.fspath(output_dir), settings, num_processes=num_processes
     )
     folder = os.fspath(output_dir)
     for source in (vocab.path, settings_path(vocab.path)):

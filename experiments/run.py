@@ -315,9 +315,7 @@ class Experiment:
             self._report(measures)
 
         return run_commands(
-            *(jobs, _WORKERS.value, self.console),
-            keep_going=True,
-            on_end=finished,
+            *(jobs, _WORKERS.value, self.console), keep_going=True, on_end=finished
         )
 
     def commands(self, run: Run, measures: Mapping[str, Measure]) -> list[list[str]]:

@@ -189,10 +189,7 @@ def _verdicts_file(folder: str, portion: int) -> str:
 
 
 def write_numbers(
-    folder: str,
-    portion: int,
-    wanted: Filters,
-    units: Iterable[Iterator[list[str]]],
+    folder: str, portion: int, wanted: Filters, units: Iterable[Iterator[list[str]]]
 ) -> None:
     """Writes the numbers of a portion: by unit its documents as lists of lines."""
     unit_documents, document_lines = [], []

@@ -102,10 +102,7 @@ def task_of(request: ExportRequest, precision: str = "float32") -> ExportedTask:
 
 
 def read_task(
-    folder: Path,
-    task: str,
-    precision: str = "float32",
-    vocab_file: str | None = None,
+    folder: Path, task: str, precision: str = "float32", vocab_file: str | None = None
 ) -> ExportedTask:
     """A fine-tuned model with its newest weights.
 

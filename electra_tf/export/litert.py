@@ -50,11 +50,7 @@ def network_of(source: ExportedModel, what: str) -> ConcreteFunction:
     return function.get_concrete_function()
 
 
-def convert(
-    network: ConcreteFunction,
-    source: ExportedModel,
-    precision: str,
-) -> bytes:
+def convert(network: ConcreteFunction, source: ExportedModel, precision: str) -> bytes:
     """A LiteRT model.
 
     Args:

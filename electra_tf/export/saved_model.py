@@ -13,12 +13,7 @@ import tensorflow as tf
 from absl import logging
 
 from electra_tf.errors import UserError
-from electra_tf.export import (
-    classifier,
-    finetuned_task,
-    parts,
-    question_answering,
-)
+from electra_tf.export import classifier, finetuned_task, parts, question_answering
 from electra_tf.export.formats import ExportRequest
 from electra_tf.export.signatures import Check, ExportedModel, Servable
 from electra_tf.interop import verification

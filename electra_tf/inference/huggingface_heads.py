@@ -26,12 +26,7 @@ from electra_tf.inference.predictor import FinetunedModel, TaskPredictor
 from electra_tf.interop import huggingface, huggingface_files
 from electra_tf.interop.checkpoint import fit_rows
 from electra_tf.interop.huggingface import ARCHITECTURES
-from electra_tf.interop.networks import (
-    CLASSIFIER,
-    EMBEDDINGS,
-    TEXT_CLASSIFIER,
-    Network,
-)
+from electra_tf.interop.networks import CLASSIFIER, EMBEDDINGS, TEXT_CLASSIFIER, Network
 from electra_tf.storage import stored_tensors
 from electra_tf.storage.manifest import MANIFEST, read_json
 from electra_tf.text.tokenization import Tokenizer

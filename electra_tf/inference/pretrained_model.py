@@ -31,11 +31,7 @@ from electra_tf.paths import local_of
 from electra_tf.storage.stored_tensors import of_arrays
 from electra_tf.text import packing, word_list
 from electra_tf.text.tokenization import Tokenizer
-from electra_tf.text.vocabulary import (
-    TokenizerConfig,
-    Vocabulary,
-    resolve_settings,
-)
+from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary, resolve_settings
 
 
 class PretrainedModel(Model):

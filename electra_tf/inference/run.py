@@ -161,10 +161,7 @@ def _write_shards(command: str, given, beam_args: str | None) -> None:
     load, names = {
         "detect": (corpus_run.Detections, "encoding_errors text_key"),
         "predict": (corpus_run.Predictions, "task data_dir input_format"),
-        "score": (
-            corpus_run.Scores,
-            "encoding_errors text_key method overlap tokens",
-        ),
+        "score": (corpus_run.Scores, "encoding_errors text_key method overlap tokens"),
     }[command]
     options = {name: getattr(given, name) for name in names.split()}
     if command == "predict":

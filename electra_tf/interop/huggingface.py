@@ -256,10 +256,7 @@ def _peer_installed() -> bool:
 
 
 def _peer(
-    folder: Path,
-    architecture: str,
-    batch: Mapping[str, np.ndarray],
-    whole: bool = True,
+    folder: Path, architecture: str, batch: Mapping[str, np.ndarray], whole: bool = True
 ) -> Callable[[bool], dict[str, np.ndarray]]:
     """A function: whether in float64 -> transformers' outputs on a batch.
 

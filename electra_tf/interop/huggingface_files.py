@@ -126,8 +126,7 @@ def _of_pickle(path: Path) -> dict[str, np.ndarray]:
         return {name: tensor.float().numpy() for name, tensor in found.items()}
     except Exception as error:  # whatever a damaged pickle makes it raise
         raise UserError(
-            f"{path} cannot be read as weights alone: {reason_of(error)}",
-            EXIT_DAMAGED,
+            f"{path} cannot be read as weights alone: {reason_of(error)}", EXIT_DAMAGED
         ) from None
 
 

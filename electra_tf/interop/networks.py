@@ -344,9 +344,7 @@ def _huggingface(ours: str) -> str:
 
 
 def renamed(
-    tensors: Mapping[str, np.ndarray],
-    names: Mapping[str, str],
-    origin: str,
+    tensors: Mapping[str, np.ndarray], names: Mapping[str, str], origin: str
 ) -> dict[str, np.ndarray]:
     """Weights under other names; `UserError` (65) for one whose name is unknown.
 

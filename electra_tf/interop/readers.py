@@ -73,9 +73,7 @@ class NoModelError(UserError):
 
 
 def find(
-    path: str | os.PathLike,
-    log: Callable[[str], None],
-    allow_pytorch_bin: bool = False,
+    path: str | os.PathLike, log: Callable[[str], None], allow_pytorch_bin: bool = False
 ) -> CheckpointInfo:
     """The checkpoint at a path: a prefix, or a directory; of a run the newest intact.
 

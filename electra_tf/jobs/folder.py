@@ -90,9 +90,7 @@ class JobFolder:
 
 @contextlib.contextmanager
 def opened(
-    path: str,
-    settings: dict[str, Any],
-    flag: str = "--output-dir",
+    path: str, settings: dict[str, Any], flag: str = "--output-dir"
 ) -> Iterator[JobFolder]:
     """Makes a folder, looks at what it holds, and keeps other processes out of it.
 

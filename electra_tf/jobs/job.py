@@ -23,12 +23,7 @@ from electra_tf.jobs import beam, local
 from electra_tf.jobs import folder as job_folder
 from electra_tf.jobs.folder import OWN, JobFolder
 from electra_tf.storage import remote
-from electra_tf.storage.files import (
-    PARTIAL,
-    atomic_write,
-    cannot_write,
-    sync_directory,
-)
+from electra_tf.storage.files import PARTIAL, atomic_write, cannot_write, sync_directory
 
 
 class Job(NamedTuple):

@@ -229,10 +229,7 @@ class Encoder(keras.layers.Layer):
         return self._call_with(weights, x, score_bias, seed, tag)
 
     def call(
-        self,
-        embedded: tf.Tensor,
-        input_mask: tf.Tensor,
-        seed: tf.Tensor | None = None,
+        self, embedded: tf.Tensor, input_mask: tf.Tensor, seed: tf.Tensor | None = None
     ) -> list[tf.Tensor]:
         """Returns the output of every layer, each [B, L, H]."""
         shape = tf.shape(embedded)

@@ -13,11 +13,7 @@ import tensorflow as tf
 
 from electra_tf.model.serialization import serializable
 from electra_tf.pretrain import masking
-from electra_tf.pretrain.generator import (
-    Generator,
-    GeneratorOutput,
-    weighted_mean,
-)
+from electra_tf.pretrain.generator import Generator, GeneratorOutput, weighted_mean
 
 
 @serializable
@@ -98,11 +94,7 @@ class UnigramGenerator(Generator):
         if temperature != 1.0:
             # Of at most 1: a low temperature makes powers that float32 does not hold.
             weights = (weights / tf.reduce_max(weights)) ** (1.0 / temperature)
-        return masking.sample_by_weight(
-            weights,
-            uniform,
-            disallowed_ids=disallowed_ids,
-        )
+        return masking.sample_by_weight(weights, uniform, disallowed_ids=disallowed_ids)
 
     def log_q(self, generated, token_ids):
         del generated

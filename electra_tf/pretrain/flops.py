@@ -8,11 +8,7 @@ the forward pass, and looking up an embedding as a product with a one-hot vector
 import dataclasses
 
 from electra_tf.config.generators import GENERATORS
-from electra_tf.config.objectives import (
-    DISCRIMINATOR_HEAD,
-    OBJECTIVES,
-    SENTENCE_HEAD,
-)
+from electra_tf.config.objectives import DISCRIMINATOR_HEAD, OBJECTIVES, SENTENCE_HEAD
 from electra_tf.config.pretraining import Phase, PretrainingConfig
 
 # Operations per element.

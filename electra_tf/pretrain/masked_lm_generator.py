@@ -70,11 +70,7 @@ class MaskedLMGenerator(Generator):
         elif sharing == "disentangled":
             embeddings = encoder.embeddings.base
         generator = TextEncoder(
-            config,
-            width,
-            embeddings=embeddings,
-            name="generator",
-            dtype=dtype,
+            config, width, embeddings=embeddings, name="generator", dtype=dtype
         )
         generator.build(None)
         return cls(generator, config.vocab_size, name="masked_lm", dtype=dtype)

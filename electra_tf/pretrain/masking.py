@@ -109,9 +109,7 @@ class MaskingSettings:
 
 
 def candidates_mask(
-    input_ids: tf.Tensor,
-    input_mask: tf.Tensor,
-    special_ids: Sequence[int],
+    input_ids: tf.Tensor, input_mask: tf.Tensor, special_ids: Sequence[int]
 ) -> tf.Tensor:
     """Marks the positions that may be masked: real tokens, but no special ones.
 

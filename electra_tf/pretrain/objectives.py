@@ -18,11 +18,7 @@ import keras
 import tensorflow as tf
 
 from electra_tf.config.model import ModelConfig
-from electra_tf.config.objectives import (
-    DISCRIMINATOR_HEAD,
-    OBJECTIVES,
-    SENTENCE_HEAD,
-)
+from electra_tf.config.objectives import DISCRIMINATOR_HEAD, OBJECTIVES, SENTENCE_HEAD
 from electra_tf.pretrain import metrics
 from electra_tf.pretrain.discriminator import (
     DiscriminatorOutput,
@@ -118,11 +114,7 @@ class Objective:
         return masked & (corrupted_ids != input_ids)
 
     def discriminate(
-        self,
-        model,
-        text: CorruptedText,
-        seed: tf.Tensor | None,
-        weights: LossWeights,
+        self, model, text: CorruptedText, seed: tf.Tensor | None, weights: LossWeights
     ) -> DiscriminatorOutput | None:
         """What the main network makes of the corrupted text; None if it reads none.
 

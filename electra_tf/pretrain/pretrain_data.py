@@ -321,12 +321,7 @@ class DataSets:
         return counts
 
     def batch(
-        self,
-        step: tf.Tensor,
-        batch_size: int,
-        seed: int,
-        shuffle: bool,
-        rows: Rows,
+        self, step: tf.Tensor, batch_size: int, seed: int, shuffle: bool, rows: Rows
     ) -> dict[str, tf.Tensor]:
         """The features of rows of batch `step`, int32 [B, L], in a graph of tf.data.
 

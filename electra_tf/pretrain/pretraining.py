@@ -27,11 +27,7 @@ from electra_tf.model.encoder import (
     make_embeddings,
 )
 from electra_tf.pretrain import masking, metrics
-from electra_tf.pretrain.generator import (
-    GeneratorOutput,
-    MaskedInputs,
-    generator_class,
-)
+from electra_tf.pretrain.generator import GeneratorOutput, MaskedInputs, generator_class
 from electra_tf.pretrain.metric_sums import RunningMetric
 from electra_tf.pretrain.objectives import (
     CorruptedText,

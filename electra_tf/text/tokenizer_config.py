@@ -28,10 +28,7 @@ SPECIAL = {
     "unk_token": UNK,
 }
 # What the tokenizers here always do; None: what is left out means the same.
-_ALWAYS = {
-    "tokenize_chinese_chars": (True, None),
-    "do_basic_tokenize": (True, None),
-}
+_ALWAYS = {"tokenize_chinese_chars": (True, None), "do_basic_tokenize": (True, None)}
 # Longer words are [UNK]; BERT's 100 is passed over, as the original did.
 _MAX_CHARS = (100, MAX_CHARS_PER_WORD)
 
@@ -101,9 +98,7 @@ def fast(tokens: Sequence[str], config: TokenizerConfig):
 
     ids = {token: i for i, token in enumerate(tokens)}
     model = models.WordPiece(
-        vocab=ids,
-        unk_token=UNK,
-        max_input_chars_per_word=MAX_CHARS_PER_WORD,
+        vocab=ids, unk_token=UNK, max_input_chars_per_word=MAX_CHARS_PER_WORD
     )
     tokenizer = Tokenizer(model)
     tokenizer.normalizer = _normalizer(config)
@@ -141,8 +136,7 @@ def of_settings(settings: dict[str, Any], path: str | os.PathLike) -> TokenizerC
     strip = lower if strip is None else strip
     if not (isinstance(lower, bool) and isinstance(strip, bool)):
         raise UserError(
-            f"{path}: do_lower_case and strip_accents are true or false.",
-            EXIT_DAMAGED,
+            f"{path}: do_lower_case and strip_accents are true or false.", EXIT_DAMAGED
         )
     if strip and not lower:
         raise refused(path, "strip_accents is true and do_lower_case false")

@@ -209,9 +209,7 @@ class Journal:
         return any(row["step"] == step for row in read_metrics(self._rows.path))
 
     def add(
-        self,
-        rows: list[dict[str, Any]],
-        show: Callable[[TensorBoardEvents], None],
+        self, rows: list[dict[str, Any]], show: Callable[[TensorBoardEvents], None]
     ) -> None:
         """Adds rows, which have a "step", and what `show` writes for TensorBoard."""
         if self.is_open:

@@ -31,10 +31,7 @@ def with_a_tie(folder, name, precision):
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "best"),
-    [
-        ("cola", "label"),
-        pytest.param("chunk", "labels", marks=pytest.mark.thorough),
-    ],
+    [("cola", "label"), pytest.param("chunk", "labels", marks=pytest.mark.thorough)],
 )
 def test_near_tie_is_accepted_in_half_precision_alone(folder, tmp_path, name, best):
     """The last label leads by less than the precision of bfloat16 at 1."""

@@ -63,10 +63,7 @@ def test_card_of_a_run_in_phases():
     corpus |= {"examples": 3, "tokens_kept": 5}
     data = [{"corpus": corpus, "max_seq_length": n} for n in (16, 32)]
     facts = facts._replace(hparams=hparams | {"phases": parts}, data=data)
-    for step, steps, lengths in (
-        (50, "90", "16"),
-        (95, "90, then 10", "16, then 32"),
-    ):
+    for step, steps, lengths in ((50, "90", "16"), (95, "90, then 10", "16, then 32")):
         source = source._replace(facts={"step": step})
         card = card_of(facts._replace(source=source))
         assert f"| num_train_steps | {steps} |" in card

@@ -11,13 +11,7 @@ from electra_tf.export import finetuned_task, formats
 from electra_tf.export.formats import ExportRequest
 from tests.helpers.cards import run_snippets
 from tests.helpers.runs import by_default
-from tests.helpers.tiny_trials import (
-    SQUAD,
-    answers,
-    batch_of,
-    write_data,
-    write_trials,
-)
+from tests.helpers.tiny_trials import SQUAD, answers, batch_of, write_data, write_trials
 
 ONNX = ("cola", "sts", "chunk", "topics", "joint", "plain", "at_cls")
 ONNX += ("no_start",)

@@ -41,9 +41,7 @@ class Recording:
         self.special_ids = ids["CLS"], ids["SEP"], ids["MASK"]
         # No data directory is read: the hparams say all.
         self.config = PretrainingConfig.from_hparams(
-            tempfile.gettempdir(),
-            self.description["name"],
-            self.description["hparams"],
+            tempfile.gettempdir(), self.description["name"], self.description["hparams"]
         )
         self.checkpoint = tf.train.load_checkpoint(os.path.join(directory, "init.ckpt"))
 

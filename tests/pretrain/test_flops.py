@@ -138,10 +138,7 @@ def counted_by_hand():
         "two_tower": (32 * towers, 32 * of_towers),
         "electra_tt": (32 * (main + towers), 32 * (of_main + of_towers)),
         # The verdict on a text is one more head, at one token.
-        "electra_sentence": (
-            32 * both + 5 * 82 + 12,
-            32 * of_both + 5 * 294 + 18,
-        ),
+        "electra_sentence": (32 * both + 5 * 82 + 12, 32 * of_both + 5 * 294 + 18),
         # Another softmax, or a choice, at the masked positions.
         "corrective_lm": (32 * both + 5 * (82 + 84), 32 * of_both + 5 * (294 + 294)),
         "multi_choice": (32 * both + 5 * (82 + 10), 32 * of_both + 5 * (294 + 35)),

@@ -37,8 +37,7 @@ def loaded(folder, variant, vocab=None, of_run=None, **hparams):
 
 
 @pytest.mark.parametrize(
-    "variant, of_run",
-    [("electra", {}), ("disentangled", {}), ("mlm", ALONE)],
+    "variant, of_run", [("electra", {}), ("disentangled", {}), ("mlm", ALONE)]
 )
 def test_the_loaded_generator_predicts_as_the_other_model(tmp_path, variant, of_run):
     model, other = loaded(tmp_path, variant, of_run=of_run)

@@ -8,13 +8,7 @@ import tensorflow as tf
 from electra_tf.data.batch_order import batch_indices, keys_of_epochs
 from electra_tf.errors import EXIT_CONFIG, EXIT_DAMAGED, as_user_error
 from electra_tf.pretrain import graph_reading
-from tests.helpers.numbered_examples import (
-    VOCAB,
-    batches,
-    dataset,
-    same,
-    write_shards,
-)
+from tests.helpers.numbered_examples import VOCAB, batches, dataset, same, write_shards
 
 
 @pytest.fixture(scope="module")

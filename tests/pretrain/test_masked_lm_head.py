@@ -112,10 +112,7 @@ def shapes(graph):
 
 def of_each_row(hidden, table, bias):
     """The same in a loop, whose gradient keeps the scores of each iteration."""
-    rows = tf.map_fn(
-        lambda row: direct(row[None], table, bias)[0][0],
-        hidden,
-    )
+    rows = tf.map_fn(lambda row: direct(row[None], table, bias)[0][0], hidden)
     return rows, None
 
 

@@ -210,9 +210,7 @@ def test_flops_are_those_of_the_matrix_products_in_the_graph(embedding_size):
     from measurement import Encoder, Sizes
 
     config = PretrainingConfig.from_hparams(
-        NO_DATA,
-        "m",
-        STEP | {"train_batch_size": 3, "embedding_size": embedding_size},
+        NO_DATA, "m", STEP | {"train_batch_size": 3, "embedding_size": embedding_size}
     )
     task = pretraining.TrainablePretrainer(
         pretraining.build_pretrainer(config, (2, 3, 4))

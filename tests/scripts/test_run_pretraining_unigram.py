@@ -55,10 +55,7 @@ def test_trained_continued_detected_and_exported(tmp_path):
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"generator": "unigram"},
-        {"rare_mask_power": 0.5, "repeated_masks": "fixed"},
-    ],
+    [{"generator": "unigram"}, {"rare_mask_power": 0.5, "repeated_masks": "fixed"}],
 )
 def test_data_without_counts_are_refused(tiny_data, changes):
     done = pretrain(tiny_data, "no_counts", tiny(**changes), "--dry-run")

@@ -48,8 +48,7 @@ def check_is_refused(directory, *expected):
 
 
 @pytest.mark.parametrize(
-    ("error", "host"),
-    [(0, ""), (errno.ENOTSUP, ""), (errno.ENOLCK, "elsewhere")],
+    ("error", "host"), [(0, ""), (errno.ENOTSUP, ""), (errno.ENOLCK, "elsewhere")]
 )
 def test_a_live_holder_refuses_and_a_dead_one_is_replaced(
     tmp_path, monkeypatch, error, host

@@ -97,8 +97,7 @@ def assert_close(variables, expected, atol=2e-6):
 
 
 @pytest.mark.parametrize(
-    ("scale", "jit"),
-    [(0.02, None), (0.02, True), (5.0, False), (5.0, True)],
+    ("scale", "jit"), [(0.02, None), (0.02, True), (5.0, False), (5.0, True)]
 )
 def test_twenty_steps(scale, jit):
     """Small gradients that are not clipped, and large ones."""
