@@ -15,8 +15,8 @@ from typing import Any
 from electra_tf.errors import UserError
 from electra_tf.interop import fields, readers
 from electra_tf.interop.checkpoint import CheckpointInfo
+from electra_tf.storage.checkpoints import StoredTensors
 from electra_tf.storage.remote import fetch_once
-from electra_tf.storage.stored_tensors import StoredTensors
 from electra_tf.text.vocabulary import Vocabulary
 
 ENCODER = "electra/"
