@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kinds of generator: what must be known of each without building it.
 
-A new generator is a class in electra_tf/pretrain/ (`generators.Generator` is the
+A new generator is a class in electra_tf/pretrain/generators.py (`Generator` is the
 contract) and a row here: what configs, FLOP counts and readers of checkpoints need to
 know before TensorFlow is imported.
 """
