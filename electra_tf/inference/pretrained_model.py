@@ -145,7 +145,7 @@ class PretrainedModel(Model):
     @functools.cached_property
     def _words(self):
         """The config's list of words; None, and a line on stderr, if it is gone."""
-        from electra_tf.pretrain.word_masking import WordTables
+        from electra_tf.pretrain.masking import WordTables
 
         if self.config.word_list is None:
             return None
