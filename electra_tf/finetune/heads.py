@@ -17,8 +17,7 @@ import keras
 import tensorflow as tf
 
 from electra_tf.model.dropout import dropout
-from electra_tf.model.serialization import serializable
-from electra_tf.model.transformer_layer import gelu
+from electra_tf.model.transformer_layer import gelu, serializable
 from electra_tf.pretrain.masking import gather_positions
 
 Features = Mapping[str, tf.Tensor]

@@ -17,7 +17,7 @@ from electra_tf.finetune import heads
 from electra_tf.finetune.task import SMOOTHED, HeadSpec
 from electra_tf.model.dropout import fold_in
 from electra_tf.model.encoder import TextEncoder
-from electra_tf.train.metrics import Metric
+from electra_tf.train.reporting import Metric
 
 HEADS = {
     "classification": heads.ClassificationHead,
