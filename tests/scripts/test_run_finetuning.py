@@ -306,9 +306,9 @@ def test_sweep_over_the_checkpoints_of_a_run(tmp_path):
 
 
 def _without_dropout():
-    from electra_tf.finetune import heads
+    from electra_tf.finetune import model
 
-    heads.dropout = lambda hidden, *_: hidden
+    model.dropout = lambda hidden, *_: hidden
 
 
 @pytest.mark.thorough
