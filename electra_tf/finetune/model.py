@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import keras
@@ -24,7 +24,7 @@ from electra_tf.pretrain.masking import gather_positions
 from electra_tf.storage.stored_tensors import StoredTensors
 from electra_tf.train.metrics import Metric
 
-Features = Mapping[str, tf.Tensor]
+Tensors = Mapping[str, tf.Tensor]
 
 # Added to the logits of positions that cannot be part of an answer, as in the original.
 IMPOSSIBLE_POSITION = -1000.0
@@ -35,8 +35,8 @@ QA_HIDDEN_SIZE = 512
 class _Head(keras.layers.Layer):
     """A head whose dense layers keep the dtype policy and Glorot's initializer."""
 
-    def __init__(self, hidden_size: int, name: str, **kwargs):
-        super().__init__(name=name, autocast=False, **kwargs)
+    def __init__(self, hidden_size: int, **kwargs):
+        super().__init__(autocast=False, **kwargs)
         self.hidden_size = hidden_size
         self._inputs: list[tuple[keras.layers.Dense, int]] = []
 
@@ -50,9 +50,7 @@ class _Head(keras.layers.Layer):
             layer.build((None, width))
 
 
-def cross_entropy(
-    labels: tf.Tensor, logits: tf.Tensor, smoothing: float = 0.0
-) -> tf.Tensor:
+def _cross_entropy(labels, logits, smoothing: float = 0.0) -> tf.Tensor:
     """That of the right labels, a share `smoothing` of it that of all alike."""
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
     if smoothing:
@@ -68,16 +66,8 @@ class _TextHead(_Head):
       has_hidden_layer: with GELU before the scores, as in transformers' heads.
     """
 
-    def __init__(
-        self,
-        hidden_size: int,
-        num_scores: int,
-        dropout_rate: float = 0.1,
-        has_hidden_layer: bool = False,
-        **kwargs,
-    ):
+    def __init__(self, hidden_size, num_scores, has_hidden_layer=False, **kwargs):
         super().__init__(hidden_size, **kwargs)
-        self.dropout_rate = dropout_rate
         self.hidden_layer = None
         if has_hidden_layer:
             self.hidden_layer = self.dense(hidden_size, hidden_size, "hidden")
@@ -85,7 +75,7 @@ class _TextHead(_Head):
 
     def scores(self, hidden: tf.Tensor, seed) -> tf.Tensor:
         """float32 [B, scores]; `seed` switches dropout on."""
-        pooled = dropout(hidden[:, 0], self.dropout_rate, seed)
+        pooled = dropout(hidden[:, 0], 0.1, seed)
         if self.hidden_layer:
             pooled = gelu(self.hidden_layer(pooled))
         return tf.cast(self.output_layer(pooled), tf.float32)
@@ -101,33 +91,22 @@ class ClassificationHead(_TextHead):
     """
 
     def __init__(
-        self,
-        hidden_size: int,
-        num_labels: int,
-        label_smoothing: float = 0.0,
-        class_weights: Sequence[float] | None = None,
-        name: str = "classification",
-        **kwargs,
+        self, hidden_size, num_labels, label_smoothing=0.0, class_weights=None, **kwargs
     ):
-        super().__init__(hidden_size, num_labels, name=name, **kwargs)
-        self.num_labels = num_labels
+        super().__init__(hidden_size, num_labels, **kwargs)
         self.label_smoothing, self.class_weights = label_smoothing, class_weights
 
-    def call(
-        self, hidden: tf.Tensor, features: Features, training: bool, seed=None
-    ) -> dict[str, tf.Tensor]:
+    def call(self, hidden, features: Tensors, training: bool, seed=None) -> Tensors:
         """Needs label_ids, int32 [B]; `seed` switches dropout on."""
         logits = self.scores(hidden, seed)
         labels = features["label_ids"]
-        losses = cross_entropy(labels, logits, self.label_smoothing * training)
+        losses = _cross_entropy(labels, logits, self.label_smoothing * training)
         if training and self.class_weights:
             losses *= tf.gather(tf.constant(self.class_weights), labels)
         return {
             "loss": losses,
             "logits": logits,
             "predictions": tf.argmax(logits, axis=-1),
-            "label_ids": labels,
-            "eid": features["eid"],
         }
 
 
@@ -138,40 +117,29 @@ class MultilabelHead(ClassificationHead):
     Class weights count where a text has the class.
     """
 
-    def call(
-        self, hidden: tf.Tensor, features: Features, training: bool, seed=None
-    ) -> dict[str, tf.Tensor]:
+    def call(self, hidden, features: Tensors, training: bool, seed=None) -> Tensors:
         """Needs label_flags, float32 [B, C]; `seed` switches dropout on."""
         logits = self.scores(hidden, seed)
         flags = features["label_flags"]
         losses = tf.nn.sigmoid_cross_entropy_with_logits(flags, logits)
         if training and self.class_weights:
             losses *= tf.where(flags > 0, tf.constant(self.class_weights), 1.0)
-        return {
-            "loss": tf.reduce_mean(losses, axis=-1),
-            "logits": logits,
-            "label_flags": flags,
-            "eid": features["eid"],
-        }
+        return {"loss": tf.reduce_mean(losses, axis=-1), "logits": logits}
 
 
 @serializable
 class RegressionHead(_TextHead):
     """A number, from the state at [CLS]; dropout before it, squared error."""
 
-    def __init__(self, hidden_size: int, name: str = "regression", **kwargs):
-        super().__init__(hidden_size, 1, name=name, **kwargs)
+    def __init__(self, hidden_size: int, **kwargs):
+        super().__init__(hidden_size, 1, **kwargs)
 
-    def call(
-        self, hidden: tf.Tensor, features: Features, training: bool, seed=None
-    ) -> dict[str, tf.Tensor]:
+    def call(self, hidden, features: Tensors, training: bool, seed=None) -> Tensors:
         """Needs targets, float32 [B]; `seed` switches dropout on."""
         predictions = self.scores(hidden, seed)[:, 0]
         return {
             "loss": tf.square(predictions - features["targets"]),
             "predictions": predictions,
-            "targets": features["targets"],
-            "eid": features["eid"],
         }
 
 
@@ -179,21 +147,12 @@ class RegressionHead(_TextHead):
 class TaggingHead(_Head):
     """A label for each word, from its first wordpiece; the loss sums over words."""
 
-    def __init__(
-        self,
-        hidden_size: int,
-        num_labels: int,
-        label_smoothing: float = 0.0,
-        name: str = "tagging",
-        **kwargs,
-    ):
-        super().__init__(hidden_size, name, **kwargs)
+    def __init__(self, hidden_size, num_labels, label_smoothing=0.0, **kwargs):
+        super().__init__(hidden_size, **kwargs)
         self.num_labels, self.label_smoothing = num_labels, label_smoothing
         self.output_layer = self.dense(num_labels, hidden_size, "dense")
 
-    def call(
-        self, hidden: tf.Tensor, features: Features, training: bool, seed=None
-    ) -> dict[str, tf.Tensor]:
+    def call(self, hidden, features: Tensors, training: bool, seed=None) -> Tensors:
         """Needs labeled_positions, labels int32 [B, W] and labels_mask float32."""
         del seed  # no dropout here, as in the original
         words = gather_positions(hidden, features["labeled_positions"])  # [B, W, H]
@@ -201,14 +160,11 @@ class TaggingHead(_Head):
         labels, mask = features["labels"], features["labels_mask"]
         shape = tf.concat([tf.shape(labels), [self.num_labels]], 0)
         logits = tf.reshape(tf.cast(self.output_layer(flat), tf.float32), shape)
-        losses = cross_entropy(labels, logits, self.label_smoothing * training)
+        losses = _cross_entropy(labels, logits, self.label_smoothing * training)
         return {
             "loss": tf.reduce_sum(losses * mask, axis=-1),
             "logits": logits,
             "predictions": tf.argmax(logits, axis=-1),
-            "labels": labels,
-            "labels_mask": mask,
-            "eid": features["eid"],
         }
 
 
@@ -234,10 +190,9 @@ class QuestionAnsweringHead(_Head):
         answerable_classifier: bool = True,
         answerable_uses_start_logits: bool = True,
         answerable_weight: float = 0.5,
-        name: str = "qa",
         **kwargs,
     ):
-        super().__init__(hidden_size, name, **kwargs)
+        super().__init__(hidden_size, **kwargs)
         self.joint_prediction = joint_prediction
         self.beam_size = beam_size
         self.answerable_classifier = answerable_classifier
@@ -245,21 +200,17 @@ class QuestionAnsweringHead(_Head):
         self.answerable_weight = answerable_weight
         names = iter(["dense", "dense_1", "dense_2", "dense_3"])
         self.start = self.dense(1, hidden_size, next(names))
-        end_width = hidden_size
+        end_width = QA_HIDDEN_SIZE if joint_prediction else hidden_size
         if joint_prediction:
-            end_width = QA_HIDDEN_SIZE
             self.qa_hidden = self.dense(end_width, 2 * hidden_size, "qa_hidden")
         self.end = self.dense(1, end_width, next(names))
         if answerable_classifier:
-            width = hidden_size
+            width = QA_HIDDEN_SIZE if answerable_uses_start_logits else hidden_size
             if answerable_uses_start_logits:
-                width = QA_HIDDEN_SIZE
                 self.answerable_hidden = self.dense(width, 2 * hidden_size, next(names))
             self.answerable = self.dense(1, width, next(names))
 
-    def call(
-        self, hidden: tf.Tensor, features: Features, training: bool, seed=None
-    ) -> dict[str, tf.Tensor]:
+    def call(self, hidden, features: Tensors, training: bool, seed=None) -> Tensors:
         """Needs input_mask and segment_ids [B, L], start_positions, end_positions and
         is_impossible [B], all int32."""
         del seed  # no dropout here, as in the original
@@ -268,28 +219,17 @@ class QuestionAnsweringHead(_Head):
         penalty = IMPOSSIBLE_POSITION * (1.0 - possible)  # [B, L]
         start_logits = self._scores(self.start, hidden) + penalty
         ends = self._ends(hidden, start_logits, penalty, features, training)
-        start_positions, end_positions = (
-            features[name] for name in ("start_positions", "end_positions")
-        )
-        cross_entropy = tf.nn.sparse_softmax_cross_entropy_with_logits
-        of_start = cross_entropy(start_positions, start_logits)
-        losses = (of_start + cross_entropy(end_positions, ends["end_logits"])) / 2
+        of_start = _cross_entropy(features["start_positions"], start_logits)
+        of_end = _cross_entropy(features["end_positions"], ends["end_logits"])
+        losses = (of_start + of_end) / 2
         answerable_logit = tf.zeros_like(losses)
         if self.answerable_classifier:
             answerable_logit = self._answerable(hidden, start_logits)
             labels = tf.cast(features["is_impossible"], tf.float32)
-            losses += self.answerable_weight * tf.nn.sigmoid_cross_entropy_with_logits(
-                labels, answerable_logit
-            )
-        return {
-            "loss": losses,
-            "start_logits": start_logits,
-            "answerable_logit": answerable_logit,
-            "start_positions": start_positions,
-            "end_positions": end_positions,
-            **ends,
-            "eid": features["eid"],
-        }
+            of_class = tf.nn.sigmoid_cross_entropy_with_logits(labels, answerable_logit)
+            losses += self.answerable_weight * of_class
+        scores = {"start_logits": start_logits, "answerable_logit": answerable_logit}
+        return {"loss": losses} | scores | ends
 
     def _ends(self, hidden, start_logits, penalty, features, training):
         """End logits, and the best starts and ends by log-probability."""
@@ -339,8 +279,7 @@ class QuestionAnsweringHead(_Head):
         if self.answerable_uses_start_logits:
             weights = tf.cast(tf.nn.softmax(start_logits), hidden.dtype)
             expected = tf.matmul(weights[:, None], hidden)[:, 0]
-            both = tf.concat([state, expected], -1)
-            state = gelu(self.answerable_hidden(both))
+            state = gelu(self.answerable_hidden(tf.concat([state, expected], -1)))
         return tf.cast(self.answerable(state)[:, 0], tf.float32)
 
     @staticmethod
@@ -380,17 +319,9 @@ class FinetuningModel(keras.Model):
         the head's arguments, as `{"kind": ..., "num_labels": ...}`.
     """
 
-    def __init__(
-        self,
-        config: ModelConfig | dict,
-        embedding_size: int,
-        heads: Mapping[str, Mapping[str, Any]],
-        name: str = "finetuning_model",
-        **kwargs,
-    ):
-        super().__init__(name=name, autocast=False, **kwargs)
-        if isinstance(config, dict):
-            config = ModelConfig(**config)
+    def __init__(self, config: ModelConfig | dict, embedding_size, heads, **kwargs):
+        super().__init__(autocast=False, **kwargs)
+        config = ModelConfig(**config) if isinstance(config, dict) else config
         self.model_config = config
         self.embedding_size = embedding_size
         self.head_settings = {task: dict(given) for task, given in heads.items()}
@@ -400,10 +331,8 @@ class FinetuningModel(keras.Model):
         self.heads = []
         with keras.name_scope("task_specific"):
             for task, settings in self.head_settings.items():
-                settings = dict(settings)
-                head = HEADS[settings.pop("kind")](
-                    config.hidden_size, name=task, dtype=dtype, **settings
-                )
+                own = {"name": task, "dtype": dtype} | settings
+                head = HEADS[own.pop("kind")](config.hidden_size, **own)
                 head.build()
                 self.heads.append(head)
         self.built = True
@@ -424,12 +353,7 @@ class FinetuningModel(keras.Model):
             self._traced[key] = tf.function(outputs, [dict(specs)], autograph=False)
         return self._traced[key]
 
-    def call(
-        self,
-        batch: dict[str, tf.Tensor],
-        training: bool = False,
-        seed: tf.Tensor | None = None,
-    ) -> FinetuningOutput:
+    def call(self, batch: Tensors, training=False, seed=None) -> FinetuningOutput:
         """Runs the heads whose features are in the batch.
 
         Args:
@@ -442,22 +366,17 @@ class FinetuningModel(keras.Model):
             *(batch[name] for name in SHARED), seed=fold_in(seed, 0), training=False
         ).sequence_output
         shared = {name: batch[name] for name in SHARED}
-        outputs, losses = {}, []
+        outputs = {}
         for number, head in enumerate(self.heads):
             prefix = f"{head.name}:"
-            own = (key for key in batch if key.startswith(prefix))
-            features = {key.removeprefix(prefix): batch[key] for key in own}
-            if not features:
-                losses.append(tf.zeros(tf.shape(batch["task_id"])))
-                continue
-            found = head(
-                encoded,
-                features | shared,
-                training=training,
-                seed=fold_in(seed, number + 1),
-            )
-            outputs[head.name] = found
-            losses.append(found["loss"])
+            names = (key for key in batch if key.startswith(prefix))
+            features = {key.removeprefix(prefix): batch[key] for key in names}
+            if features:
+                own = fold_in(seed, number + 1)
+                found = head(encoded, features | shared, training=training, seed=own)
+                outputs[head.name] = features | found
+        none = {"loss": tf.zeros(tf.shape(batch["task_id"]))}
+        losses = [outputs.get(head.name, none)["loss"] for head in self.heads]
         chosen = tf.one_hot(batch["task_id"], len(self.heads))
         losses = chosen * tf.stack(losses, axis=-1)
         return FinetuningOutput(tf.reduce_sum(losses), losses, outputs)
@@ -479,25 +398,20 @@ def build_finetuning_model(config, tasks, dtype=None) -> FinetuningModel:
       tasks: objects with a `name` and a `head` (`finetune.task.HeadSpec`).
       dtype: a Keras dtype policy; by default the one of `config.precision`.
     """
-    settings = {task.name: head_settings(task.head, config) for task in tasks}
-    dtype = dtype or config.precision
     shape = config.model_config(), config.embedding_size
-    return FinetuningModel(*shape, settings, dtype=dtype)
+    settings = {task.name: _head_settings(task.head, config) for task in tasks}
+    return FinetuningModel(*shape, settings, dtype=dtype or config.precision)
 
 
-def head_settings(spec: HeadSpec, config: FinetuningConfig) -> dict[str, Any]:
+def _head_settings(spec: HeadSpec, config: FinetuningConfig) -> dict[str, Any]:
     """The kind and the arguments of a head."""
     if spec.kind == "qa":
         names = ("joint_prediction", "beam_size", "answerable_classifier")
         names += ("answerable_uses_start_logits", "answerable_weight")
         return {"kind": "qa"} | {name: getattr(config, name) for name in names}
-    options = {
-        "label_smoothing": config.label_smoothing if spec.kind in SMOOTHED else 0.0,
-        "class_weights": spec.class_weights,
-        "has_hidden_layer": spec.has_hidden_layer,
-        "num_labels": spec.num_labels,
-    }
-    return {"kind": spec.kind} | {k: v for k, v in options.items() if v}
+    smoothing = config.label_smoothing if spec.kind in SMOOTHED else 0.0
+    options = spec._asdict() | {"label_smoothing": smoothing}
+    return {name: value for name, value in options.items() if value}
 
 
 def load_encoder(tensors: StoredTensors, variables: Mapping[str, Any]) -> None:
@@ -505,8 +419,7 @@ def load_encoder(tensors: StoredTensors, variables: Mapping[str, Any]) -> None:
 
     Raises `UserError` naming the first variable that is absent or of another shape.
     """
-    encoder = {k: v for k, v in variables.items() if k.startswith("electra/")}
-    tensors.assign_to(encoder)
+    tensors.assign_to({k: v for k, v in variables.items() if k.startswith("electra/")})
 
 
 def load_all(
@@ -517,8 +430,11 @@ def load_all(
     Raises `UserError` as `load_encoder` does.
     """
     stored = model.tensors(log)
-    tasks = _tasks_of(stored.shapes)
-    if missing := sorted(_tasks_of(variables) - tasks):
+    tasks, wanted = (  # of the variables that heads have, task_specific/<task>/...
+        {name.split("/")[1] for name in names if name.startswith("task_specific/")}
+        for names in (stored.shapes, variables)
+    )
+    if missing := sorted(wanted - tasks):
         known = f"only on {', '.join(sorted(tasks))}" if tasks else "on no task"
         raise UserError(
             f"{model.origin} is not fine-tuned on {', '.join(missing)}, {known}.\n"
@@ -527,11 +443,6 @@ def load_all(
             "evaluated."
         )
     stored.assign_to(variables)
-
-
-def _tasks_of(names: Iterable[str]) -> set[str]:
-    """Those of the variables that heads have, task_specific/<task>/..."""
-    return {name.split("/")[1] for name in names if name.startswith("task_specific/")}
 
 
 def freeze(model: FinetuningModel, layers: int) -> None:
@@ -571,9 +482,7 @@ class TrainableFinetuningModel:
         real = batch["task_id"] < len(self.task_names)
         return tf.reduce_sum(tf.cast(real, tf.float32))
 
-    def training_sums(
-        self, batch: dict[str, tf.Tensor], seed: tf.Tensor, weights: tf.Tensor
-    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+    def training_sums(self, batch: dict[str, tf.Tensor], seed, weights):
         """The loss, summed over examples, and each task's loss and examples."""
         del weights
         output = self.model(without_padding(batch), training=True, seed=seed)
@@ -587,7 +496,6 @@ class TrainableFinetuningModel:
     def training_metrics(self, sums: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """`<task>_loss`: the mean over the task's examples in the batch."""
         return {
-            f"{name}_loss": sums[f"{name}/loss"]
-            / np.maximum(sums[f"{name}/examples"], 1.0)
-            for name in self.task_names
+            f"{k}_loss": sums[f"{k}/loss"] / np.maximum(sums[f"{k}/examples"], 1.0)
+            for k in self.task_names
         }
