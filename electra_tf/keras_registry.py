@@ -22,12 +22,10 @@ CLASSES = {
     "model.encoder": "DisentangledEmbeddings Embeddings Encoder TextEncoder",
     "model.transformer_layer": "Attention Intermediate LayerNorm Residual "
     "SelfAttention TransformerLayer _Dense",
-    "pretrain.discriminator": "DiscriminatorPredictions",
-    "pretrain.fixed_generators": "UniformGenerator UnigramGenerator",
-    "pretrain.masked_lm_generator": "MaskedLMGenerator TiedGenerator",
-    "pretrain.masked_lm_head": "MaskedLMHead",
+    "pretrain.generators": "MaskedLMGenerator TiedGenerator TwoTowerGenerator "
+    "UniformGenerator UnigramGenerator",
+    "pretrain.heads": "DiscriminatorPredictions MaskedLMHead",
     "pretrain.pretraining": "ElectraPretrainer",
-    "pretrain.two_tower_generator": "TwoTowerGenerator",
     "train.optimization": "AdamWeightDecay InPhases LayerwiseDecay ScopedRate "
     "WarmupPolynomialDecay WarmupStableDecay",
 }

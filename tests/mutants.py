@@ -24,12 +24,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 # Core modules -> the tests that should notice their faults.
 CORE = {
-    "pretrain/masking.py": "pretrain/test_mask* pretrain/test_fixed* parity",
+    "pretrain/masking.py": "pretrain/test_mask* pretrain/test_word* parity",
+    "pretrain/sampling.py": "pretrain/test_sampling.py pretrain/test_gen* parity",
     "pretrain/objectives.py": "pretrain/test_[mop]* parity",
     "pretrain/pretraining.py": "pretrain/test_[mp]* parity",
-    "pretrain/masked_lm_head.py": "pretrain/test_masked_lm* pretrain/test_gen* parity",
+    "pretrain/heads.py": "pretrain/test_masked_lm* pretrain/test_gen* parity",
     "train/optimization.py": "train/test_opt* train/test_loop* parity",
-    "data/example_building.py": "data parity scripts/test_build_pretraining_dataset.py",
+    "data/record_making.py": "data parity scripts/test_build_pretraining_dataset.py",
     "text/tokenization.py": "text/test_tok* parity",
     "storage/checkpoints.py": "storage/test_check* faults/test_check* faults/test_res*",
     "train/loop.py": "train/test_loop* pretrain/test_run* train/test_signals*",

@@ -16,8 +16,8 @@ import tensorflow as tf
 
 import electra_tf as et
 from electra_tf import keras_registry
-from electra_tf.pretrain.metric_sums import RunningMetric
 from electra_tf.pretrain.metrics import DISCRIMINATOR_METRICS, evaluation_metrics
+from electra_tf.pretrain.pretraining import RunningMetric
 from tests.helpers import without_tensorflow
 from tests.helpers.runs import ROOT
 from tests.helpers.tiny_pretraining import tiny_batch, tiny_model

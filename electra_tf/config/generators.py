@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kinds of generator: what must be known of each without building it.
 
-A new generator is a class in electra_tf/pretrain/ (`generator.Generator` is the
+A new generator is a class in electra_tf/pretrain/generators.py (`Generator` is the
 contract) and a row here: what configs, FLOP counts and readers of checkpoints need to
 know before TensorFlow is imported.
 """
@@ -19,7 +19,7 @@ class GeneratorKind(NamedTuple):
     """What is known of a kind of generator.
 
     Attributes:
-      implementation: "module:Class" in electra_tf.pretrain.
+      implementation: the class in electra_tf.pretrain.generators.
       objectives: those it can be trained with; the first is the one that its weights
         are taken for where nothing else says it.
       original: the original's hparams as they are with it.
@@ -61,7 +61,7 @@ def _original(uniform=False, two_tower=False, untied=True) -> dict[str, bool]:
 
 GENERATORS = {
     "masked_lm": GeneratorKind(
-        "masked_lm_generator:MaskedLMGenerator",
+        "MaskedLMGenerator",
         (*_ANY, "two_stage", "adversarial", "frozen_generator"),
         _original(),
         encoders=("generator",),
@@ -69,7 +69,7 @@ GENERATORS = {
         predicts="masked",
     ),
     "tied": GeneratorKind(
-        "masked_lm_generator:TiedGenerator",
+        "TiedGenerator",
         (*_ANY, "mlm"),
         _original(untied=False),
         encoders=(ENCODER,),
@@ -77,18 +77,16 @@ GENERATORS = {
         predicts="masked",
     ),
     "two_tower": GeneratorKind(
-        "two_tower_generator:TwoTowerGenerator",
+        "TwoTowerGenerator",
         ("electric", *_ANY, "two_tower"),
         _original(two_tower=True),
         encoders=("generator_ltr", "generator_rtl"),
         head="cloze_predictions",
         predicts="all",
     ),
-    "uniform": GeneratorKind(
-        "fixed_generators:UniformGenerator", _ANY, _original(uniform=True)
-    ),
+    "uniform": GeneratorKind("UniformGenerator", _ANY, _original(uniform=True)),
     "unigram": GeneratorKind(
-        "fixed_generators:UnigramGenerator",
+        "UnigramGenerator",
         (*_ANY, "electric"),
         _original(),
         is_originals=False,

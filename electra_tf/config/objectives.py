@@ -81,7 +81,7 @@ OBJECTIVES = {
         needs={"embedding_sharing": "untied"},  # The generator does not learn.
     ),
     "adversarial": ObjectiveKind(
-        "adversarial:Adversarial",
+        "electra_variants:Adversarial",
         _ELECTRA,
         presets={"repeated_masks": "fixed"},
         heads=(DISCRIMINATOR_HEAD, BASELINE),

@@ -28,7 +28,7 @@ from electra_tf.finetune.task import (
     scores_by_class,
     write_jsonl,
 )
-from electra_tf.text import packing
+from electra_tf.text import tokenization
 
 
 class InputExample(NamedTuple):
@@ -232,9 +232,9 @@ class TextTask(Task):
         a = self.tokenizer.encode(example.text_a)
         b = self.tokenizer.encode(example.text_b or "")
         before = len(a) + len(b)
-        a, b = truncate_pair(a, b, packing.room(self.config.max_seq_length, b))
+        a, b = truncate_pair(a, b, tokenization.room(self.config.max_seq_length, b))
         self.num_cut += before - len(a) - len(b)
-        features = packing.join(self.tokenizer.vocab, a, b)._asdict()
+        features = tokenization.join(self.tokenizer.vocab, a, b)._asdict()
         yield features | {"eid": example.eid} | self.answer_features(example)
 
     def answer_features(self, example: InputExample) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from electra_tf.model.encoder import TextEncoder
 from electra_tf.model.serialization import serializable
 from electra_tf.model.transformer_layer import gelu
 from electra_tf.pretrain.masking import gather_positions
-from electra_tf.storage.stored_tensors import StoredTensors
+from electra_tf.storage.checkpoints import StoredTensors
 from electra_tf.train.metrics import Metric
 
 Tensors = Mapping[str, tf.Tensor]

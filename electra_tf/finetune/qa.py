@@ -38,7 +38,7 @@ from electra_tf.finetune.qa_answers import (
 )
 from electra_tf.finetune.task import FeatureSpec, HeadSpec, Task, rounded, write_jsonl
 from electra_tf.storage.files import atomic_write
-from electra_tf.text import packing
+from electra_tf.text import tokenization
 
 # SQuAD's key -> its names in the forms that are read.
 _KEYS = {
@@ -533,7 +533,7 @@ class QATask(Task):
             if answer and first <= answer[0] and answer[1] < first + length:
                 start, end = (place - first + len(query) + 2 for place in answer)
             window = document.tokens[first : first + length].tolist()
-            yield packing.join(self.tokenizer.vocab, query, window)._asdict() | {
+            yield tokenization.join(self.tokenizer.vocab, query, window)._asdict() | {
                 "eid": WINDOWS_PER_EXAMPLE * example.eid + number,
                 "start_positions": start,
                 "end_positions": end,
@@ -613,7 +613,7 @@ class QATask(Task):
         found = []
         for number, (first, length) in enumerate(spans):
             shift, places = len(query) + 2 - first, range(first, first + length)
-            row = packing.join(vocab, query, document.tokens[places].tolist())
+            row = tokenization.join(vocab, query, document.tokens[places].tolist())
             tokens = [vocab.tokens[i] for i in row.input_ids]
             words = {p + shift: owners[p] for p in places}
             most = {

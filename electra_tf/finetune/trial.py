@@ -43,7 +43,7 @@ from electra_tf.finetune.task import Scorer, Task, check_trained_for, write_fact
 from electra_tf.interop import readers
 from electra_tf.interop.checkpoint import FINETUNE, CheckpointInfo
 from electra_tf.paths import shown
-from electra_tf.storage.checkpoints import Checkpoints
+from electra_tf.storage.checkpoints import Checkpoints, StoredTensors
 from electra_tf.storage.lock import Lock
 from electra_tf.storage.manifest import (
     CheckpointManifest,
@@ -52,7 +52,6 @@ from electra_tf.storage.manifest import (
 )
 from electra_tf.storage.remote import fetch, put_folder
 from electra_tf.storage.remote_run import RunFolder, remove_run
-from electra_tf.storage.stored_tensors import StoredTensors
 from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.train import loop, optimization
 from electra_tf.train import step as training_step

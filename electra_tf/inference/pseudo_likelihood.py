@@ -17,11 +17,13 @@ from __future__ import annotations
 import tensorflow as tf
 
 from electra_tf.inference.scoring import METHODS
-from electra_tf.pretrain.discriminator import log_probability
-from electra_tf.pretrain.generator import MaskedInputs
+from electra_tf.pretrain.generators import MaskedInputs
+from electra_tf.pretrain.heads import log_probability
 from electra_tf.pretrain.pretraining import ElectraPretrainer
 
-_TEXTS = [tf.TensorSpec([None, None], tf.int32)] * 3  # as `text.packing` packs them
+_TEXTS = [
+    tf.TensorSpec([None, None], tf.int32)
+] * 3  # as `text.tokenization` packs them
 _POSITIONS = tf.TensorSpec([None], tf.int32)
 
 
@@ -59,7 +61,7 @@ def discriminator(pretrainer: ElectraPretrainer):
 def electra_tt(pretrainer: ElectraPretrainer):
     """log p(x_t | the other tokens) from the discriminator and q (ELECTRA-TT).
 
-    Section 3.2 of the Electric paper; see `discriminator.log_probability` and
+    Section 3.2 of the Electric paper; see `heads.log_probability` and
     `electric`.
     """
     log_q, mask_prob = two_tower(pretrainer), pretrainer.settings.mask_prob

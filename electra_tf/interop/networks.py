@@ -247,8 +247,7 @@ def _task_logits(network: Network, hidden: np.ndarray) -> np.ndarray:
 def _layers(shape: ModelConfig, embedding_size: int, head: str | None):
     """(encoder, its head as a layer or None), built."""
     from electra_tf.model.encoder import TextEncoder
-    from electra_tf.pretrain.discriminator import DiscriminatorPredictions
-    from electra_tf.pretrain.masked_lm_head import MaskedLMHead
+    from electra_tf.pretrain.heads import DiscriminatorPredictions, MaskedLMHead
 
     encoder = TextEncoder(shape, embedding_size, dtype="float32")
     encoder.build(None)

@@ -1,9 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mask, corrupt, gather, scatter and sample: pure functions on tensors.
+"""Which positions are masked, and what the networks read there: pure functions.
 
 Section 2 of the ELECTRA paper.  Nothing here holds state or draws a random number
 that its arguments do not determine: the draws are keyed by (seed, step), so a training
 step is a function of (weights, batch, step).
+
+Whole-word masking draws all tokens of a word, or none. A word is a token and the "##"
+tokens that follow it, or one of a list of words, which are found in the tokens from
+left to right, the longest first. Words are drawn in random order; one that would make
+more masked tokens than are wanted is passed over, as in BERT, so that their number is
+what it is without words. A word of more tokens than are wanted could never be drawn:
+its tokens are words by themselves.
 
 Shapes: B batch, L length, N masked positions per sequence, V vocabulary.
 """
@@ -12,16 +19,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from electra_tf.config.pretraining import PretrainingConfig
-from electra_tf.model import target
-from electra_tf.model.dropout import mix
-from electra_tf.pretrain.curriculum import Curriculum
-from electra_tf.pretrain.word_masking import WordTables, continue_words, draw_words
+from electra_tf.pretrain.sampling import Curriculum, sample_uniformly
 from electra_tf.text.vocabulary import Vocabulary
+from electra_tf.text.word_list import WordList
 
 # Share of the masked positions whose input becomes [MASK]; the rest keep their token.
 # ELECTRA never puts a random token there, unlike BERT (appendix A of the paper).
@@ -33,10 +39,23 @@ _RANDOM_TOKENS, _OTHER_POSITIONS = 1, 2
 _INTACT = 5
 _FROM_FREQUENCIES = 6
 _PHILOX = 1  # tf.random.Algorithm.PHILOX
+# Words are taken until one does not fit, this many times. In text nothing is left open
+# then (after two times 1 % of the slots, where most tokens are parts of words).
+_ROUNDS = 4
 
-# Width of the blocks of the two-level inverse CDF: about sqrt(V), so that both levels
-# stay small next to the one pass over the vocabulary that forms the weights.
-SAMPLING_BLOCK = 256
+
+class WordTables(NamedTuple):
+    """The tables of a `WordList`, which says what they hold, as tensors."""
+
+    keys: tf.Tensor
+    targets: tf.Tensor
+    is_word: tf.Tensor
+    may_start: tf.Tensor
+
+    @classmethod
+    def of(cls, words: WordList) -> WordTables:
+        """Outside of graphs, which would hold a copy each."""
+        return cls(*(tf.constant(getattr(words, name)) for name in cls._fields))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -388,153 +407,142 @@ def apply_masking(
     }
 
 
-def sample_from_softmax(
-    logits: tf.Tensor,
-    uniform: tf.Tensor,
-    *,
-    temperature: float | tf.Tensor = 1.0,
-    disallowed_ids: tf.Tensor | None = None,
+def continue_words(
+    input_ids: tf.Tensor, continuations: tf.Tensor, words: WordTables | None
 ) -> tf.Tensor:
-    """Draws one id from softmax(logits / temperature) per uniform.
-
-    Same distribution as the original's Gumbel noise, with one random number per draw
-    instead of one per vocabulary entry: by inverse CDF, and on TPUs by `_noisiest`.
+    """Marks the tokens that belong to the word before them: bool [B, L].
 
     Args:
-      logits: float32 [..., V].
-      uniform: float32 [...] in [0, 1).
-      temperature: a number, or one for each of the first dimension, float32 [B, 1].
-      disallowed_ids: int32 [...]; that id is not drawn (`disallow_correct`).
-
-    Returns: int32 [...].
+      input_ids: int32 [B, L].
+      continuations: bool [V], the "##" tokens.
+      words: with them, such tokens of scripts without spaces begin a word where one of
+        these words begins or has ended.
     """
-    vocab_size = logits.shape[-1]
-    rows = tf.reshape(tf.cast(logits, tf.float32), [-1, vocab_size])  # [M, V]
-    if isinstance(temperature, tf.Tensor):
-        rows /= tf.reshape(temperature + tf.zeros_like(uniform), [-1, 1])
-    elif temperature != 1.0:
-        rows = rows / temperature
-    uniform_rows = tf.reshape(uniform, [-1])
-    if target.is_for_tpu():
-        if disallowed_ids is not None:
-            flat = tf.reshape(disallowed_ids, [-1, 1])
-            rows -= tf.where(tf.range(vocab_size) == flat, 1000.0, 0.0)
-        return tf.reshape(_noisiest(rows, uniform_rows), tf.shape(uniform))
-    if disallowed_ids is not None:
-        flat = tf.reshape(disallowed_ids, [-1])
-        place = tf.stack([tf.range(tf.size(flat)), flat], axis=1)
-        # -1000 rather than -inf, as in the original: if nothing else has weight, the
-        # draw is still defined.
-        rows = tf.tensor_scatter_nd_add(rows, place, tf.fill(tf.shape(flat), -1000.0))
-    weights = tf.exp(rows - tf.reduce_max(rows, axis=-1, keepdims=True))
-    return tf.reshape(_inverse_cdf(weights, uniform_rows), tf.shape(uniform))
+    continues = tf.gather(continuations, input_ids)
+    if words is None:
+        return continues
+    sizes = _longest_words(input_ids, words)
+    starts = _reached(sizes)
+    in_word = ~starts | (sizes > 0)
+    behind_word = tf.pad(in_word[:, :-1], [[0, 0], [1, 0]])
+    is_open = tf.gather(words.may_start, input_ids) & (in_word | behind_word)
+    return ~starts | (continues & ~is_open)
 
 
-def _noisiest(rows: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
-    """Index of the largest of `rows` [M, V] with Gumbel noise added: int32 [M].
+def _longest_words(input_ids: tf.Tensor, words: WordTables) -> tf.Tensor:
+    """How many tokens the longest word has that begins at each: int32 [B, L], 0: none.
 
-    The noise is a hash of `uniform` [M] and the index, as dropout's. More arithmetic
-    than to search a cumulative sum, but the scores are read once, as they lie: a TPU
-    would copy them into another layout, blocks of the vocabulary beside each other.
+    All places go through the beginnings of words at the same time.
     """
-    seed = tf.bitcast(uniform, tf.uint32)[:, None]
-    keys = [mix(seed, tf.constant(number, tf.uint32)) for number in (1, 2)]
-    # An odd constant, 2**32 / golden ratio, keeps neighbours far apart.
-    place = tf.range(rows.shape[-1], dtype=tf.int32)
-    place = tf.cast(place, tf.uint32) * tf.constant(0x9E3779B9, tf.uint32)
-    bits = tf.cast(mix(place + keys[0], keys[1]), tf.float32)
-    # Exponential, and exact where it is small: those are the ones that win.
-    waiting = -tf.math.log1p((bits + 0.5) * -((1 - 2.0**-24) / 2**32))
-    return tf.argmax(rows - tf.math.log(waiting), axis=-1, output_type=tf.int32)
+    length, vocab_size = tf.shape(input_ids)[1], tf.size(words.may_start)
+    ids = tf.cast(input_ids, tf.int64)
+    # No token, nor any state with it, has a key below 0.
+    ids = tf.pad(ids, [[0, 0], [0, length]], constant_values=tf.int64.min // 2)
+    last = tf.size(words.keys) - 1
+
+    def follow(count, states, sizes):
+        keys = states * tf.cast(vocab_size, tf.int64) + ids[:, count : count + length]
+        places = tf.searchsorted(words.keys, tf.reshape(keys, [-1]))
+        places = tf.reshape(tf.minimum(places, last), tf.shape(keys))
+        found = tf.gather(words.keys, places) == keys
+        states = tf.where(found, tf.gather(words.targets, places), -1)
+        is_word = tf.gather(words.is_word, tf.maximum(states, 0)) & found
+        return count + 1, states, tf.where(is_word, count + 1, sizes)
+
+    start = 0, tf.zeros_like(input_ids, tf.int64), tf.zeros_like(input_ids)
+    return tf.while_loop(
+        lambda _, states, __: tf.reduce_any(states >= 0), follow, start
+    )[2]
 
 
-def sample_uniformly(
-    uniform: tf.Tensor, vocab_size: int, *, disallowed_ids: tf.Tensor | None = None
-) -> tf.Tensor:
-    """Draws an id from 0..vocab_size - 1 uniformly, per uniform: int32 [...].
+def _reached(sizes: tf.Tensor) -> tf.Tensor:
+    """Where words begin that follow each other from the left: bool [B, L].
 
-    `disallowed_ids` (int32 [...]): that id is not drawn.
+    Args:
+      sizes: int32 [B, L], of the word that begins at each place; 0 counts as 1.
     """
-    choices = vocab_size - (disallowed_ids is not None)
-    ids = tf.minimum(tf.cast(uniform * choices, tf.int32), choices - 1)
-    if disallowed_ids is not None:
-        ids += tf.cast(ids >= disallowed_ids, tf.int32)
-    return ids
-
-
-def sample_by_weight(
-    weights: tf.Tensor, uniform: tf.Tensor, *, disallowed_ids: tf.Tensor | None = None
-) -> tf.Tensor:
-    """Draws an id in proportion to `weights` float32 [V] >= 0 per uniform: int32 [...].
-
-    `disallowed_ids` (int32 [...]): that id is not drawn.
-    """
-    blocks = _blocks(weights[None])[0]  # [blocks, SAMPLING_BLOCK]
-    sums = tf.reduce_sum(blocks, axis=-1)
-    mass = tf.cumsum(sums)  # [blocks]
-    target = tf.reshape(uniform, [-1])
-    index = tf.range(SAMPLING_BLOCK)
-    if disallowed_ids is None:
-        target *= mass[-1]
-        left_out = tf.fill([1], -1)
-    else:
-        # Blocks from the disallowed id's on end earlier by its weight.
-        left_out = tf.reshape(disallowed_ids, [-1])
-        gap = tf.gather(weights, left_out)
-        end = tf.gather(mass, left_out // SAMPLING_BLOCK) - gap
-        target *= mass[-1] - gap
-        target += tf.where(target >= end, gap, 0.0)
-    block = tf.searchsorted(mass, target, side="right", out_type=tf.int32)
-    # Rounding may put the target at the very end.
-    block = tf.minimum(
-        block, tf.reduce_max(tf.where(sums > 0, tf.range(tf.size(sums)), 0))
+    shape = tf.shape(sizes) + [0, 1]
+    end = shape[1] - 1
+    jump = tf.minimum(tf.range(end) + tf.maximum(sizes, 1), end)
+    jump = tf.pad(jump, [[0, 0], [0, 1]], constant_values=end)
+    reached = tf.broadcast_to(
+        tf.one_hot(0, shape[1], on_value=1, dtype=tf.int32), shape
     )
-    ids = block[:, None] * SAMPLING_BLOCK + index  # [M, SAMPLING_BLOCK]
-    inside = tf.where(ids == left_out[:, None], 0.0, tf.gather(blocks, block))
-    target -= tf.gather(mass - sums, block)
-    found = _first_above(inside, tf.cumsum(inside, axis=-1), target[:, None])
-    return tf.reshape(block * SAMPLING_BLOCK + found, tf.shape(uniform))
+    # After n rounds: what takes less than 2 ** n words.
+    for _ in range(sizes.shape[1].bit_length()):
+        place = tf.reshape(jump + _row_starts(shape), [-1, 1])
+        now = tf.scatter_nd(place, tf.reshape(reached, [-1]), [tf.reduce_prod(shape)])
+        reached = tf.minimum(1, reached + tf.reshape(now, shape))
+        jump = tf.gather(jump, jump, batch_dims=1)
+    return reached[:, :-1] > 0
 
 
-def _blocks(weights: tf.Tensor) -> tf.Tensor:
-    """[M, V] as [M, blocks, SAMPLING_BLOCK], with zeros at the end."""
-    vocab_size = weights.shape[-1]
-    num_blocks = -(-vocab_size // SAMPLING_BLOCK)
-    padding = num_blocks * SAMPLING_BLOCK - vocab_size
-    padded = tf.pad(weights, [[0, 0], [0, padding]])
-    return tf.reshape(padded, [-1, num_blocks, SAMPLING_BLOCK])
+def draw_words(
+    candidates: tf.Tensor,
+    continues: tf.Tensor,
+    wanted: tf.Tensor,
+    uniform: tf.Tensor,
+    slots: int,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Draws words of together `wanted` [B] tokens, or hardly less.
 
+    Args:
+      candidates: bool [B, L], the tokens that may be masked.
+      continues: bool [B, L], the tokens that belong to the word before them.
+      uniform: float32 [B, L], decides the order of a row's words.
 
-def _inverse_cdf(weights: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
-    """Index drawn in proportion to `weights` [M, V] >= 0 by each `uniform` [M]."""
-    blocks = _blocks(weights)  # [M, blocks, SAMPLING_BLOCK]
-    sums = tf.reduce_sum(blocks, axis=-1)  # [M, blocks]
-    mass = tf.cumsum(sums, axis=-1)
-    target = uniform[:, None] * mass[:, -1:]
-    block = _first_above(sums, mass, target)  # [M]
-    before = tf.where(
-        block > 0, tf.gather(mass, tf.maximum(block - 1, 0), batch_dims=1), 0.0
-    )
-    weights = tf.gather(blocks, block, batch_dims=1)  # [M, SAMPLING_BLOCK]
-    inside = tf.cumsum(weights, axis=-1)
-    return block * SAMPLING_BLOCK + _first_above(
-        weights, inside, target - before[:, None]
-    )
-
-
-def _first_above(
-    weights: tf.Tensor, cumulative: tf.Tensor, target: tf.Tensor
-) -> tf.Tensor:
-    """First index of positive weight whose cumulative weight exceeds the target.
-
-    `weights` and `cumulative` [M, n], `target` [M, 1]; int32 [M].  Rounding may put the
-    target at or above the last value: then it is the last index of positive weight.  A
-    compiled cumulative sum may fall by a rounding error: never an index of weight 0.
+    Returns: distinct positions int32 [B, slots] in the order of the text, 0 where a
+      slot is not in use, and which are, bool [B, slots].
     """
-    size = weights.shape[-1]
-    index, possible = tf.range(size), weights > 0
-    first = tf.reduce_min(
-        tf.where(possible & (cumulative > target), index, size), axis=-1
+    shape = tf.shape(candidates)
+    wanted = tf.minimum(wanted, tf.reduce_sum(tf.cast(candidates, tf.int32), axis=1))
+    before = tf.pad(candidates[:, :-1], [[0, 0], [1, 0]])
+    starts = candidates & ~(continues & before)
+    word, sizes = _words(candidates, starts)
+    is_long = tf.gather(sizes, word, batch_dims=1) > wanted[:, None]
+    word, sizes = _words(candidates, starts | (candidates & is_long))
+
+    noise = tf.where(sizes > 0, uniform, -1.0)
+    order = tf.math.top_k(noise, shape[1]).indices
+    drawn = _fill(tf.gather(sizes, order, batch_dims=1), wanted[:, None])
+    flat = tf.reshape(order + _row_starts(shape), [-1, 1])
+    size = [shape[0] * shape[1]]
+    drawn = tf.scatter_nd(flat, tf.reshape(tf.cast(drawn, tf.int32), [-1]), size)
+    drawn = tf.gather(tf.reshape(drawn, shape), word, batch_dims=1)
+    drawn = tf.where(candidates, drawn, 0)
+
+    # The first of equal numbers come first.
+    positions = tf.math.top_k(drawn, slots).indices
+    used = tf.sequence_mask(tf.reduce_sum(drawn, axis=1), slots)
+    return tf.where(used, positions, 0), used
+
+
+def _words(candidates: tf.Tensor, starts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Which word of its row each token is of, and how many tokens words have [B, L]."""
+    shape = tf.shape(candidates)
+    word = tf.maximum(tf.cumsum(tf.cast(starts, tf.int32), axis=1) - 1, 0)
+    sizes = tf.math.unsorted_segment_sum(
+        tf.reshape(tf.cast(candidates, tf.int32), [-1]),
+        tf.reshape(word + _row_starts(shape), [-1]),
+        shape[0] * shape[1],
     )
-    last = tf.reduce_max(tf.where(possible, index, 0), axis=-1)
-    return tf.minimum(first, last)
+    return word, tf.reshape(sizes, shape)
+
+
+def _row_starts(shape: tf.Tensor) -> tf.Tensor:
+    return shape[1] * tf.range(shape[0])[:, None]
+
+
+def _fill(sizes: tf.Tensor, room: tf.Tensor) -> tf.Tensor:
+    """Which of things [B, L], taken in order where they still fit, fill a room [B, 1].
+
+    Things of size 0 are not taken.
+    """
+    taken = tf.zeros_like(sizes, tf.bool)
+    for _ in range(_ROUNDS):
+        fits = ~taken & (sizes > 0) & (sizes <= room)
+        open_sizes = tf.where(fits, sizes, 0)
+        now = fits & (tf.cumsum(open_sizes, axis=1) <= room)
+        room -= tf.reduce_sum(tf.where(now, open_sizes, 0), axis=1, keepdims=True)
+        taken |= now
+    return taken

@@ -31,7 +31,7 @@ THRESHOLDS = np.concatenate(
 class Auc(NamedTuple):
     """Area under the ROC curve, by the trapezoidal rule over the thresholds."""
 
-    histogram: str  # a sum made by `metric_sums.histogram`
+    histogram: str  # a sum made by `objectives.histogram`
 
     def __call__(self, sums: Sums) -> float:
         histogram = np.asarray(sums[self.histogram])

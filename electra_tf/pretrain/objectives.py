@@ -2,7 +2,7 @@
 """Objectives: what the main network reads and predicts, its loss and its metrics.
 
 Here are the contract and the objectives of the original; the others are in
-`electra_variants`, `adversarial` and `token_objectives`.
+`electra_variants` and `token_objectives`.
 `pretraining.ElectraPretrainer.call` generates and corrupts; the objective says what the
 main network makes of it.
 
@@ -20,16 +20,30 @@ import tensorflow as tf
 from electra_tf.config.model import ModelConfig
 from electra_tf.config.objectives import DISCRIMINATOR_HEAD, OBJECTIVES, SENTENCE_HEAD
 from electra_tf.pretrain import metrics
-from electra_tf.pretrain.discriminator import (
+from electra_tf.pretrain.generators import GeneratorOutput, MaskedInputs
+from electra_tf.pretrain.heads import (
     DiscriminatorOutput,
     discriminator_head,
     discriminator_output,
+    masked_lm_head,
     noise_contrastive_logits,
 )
-from electra_tf.pretrain.generator import GeneratorOutput, MaskedInputs
-from electra_tf.pretrain.masked_lm_head import masked_lm_head
-from electra_tf.pretrain.metric_sums import count, histogram
+from electra_tf.pretrain.metrics import NUM_THRESHOLDS, THRESHOLDS
 from electra_tf.train.metrics import Metric
+
+
+def count(flags: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """The sum of the weights where the flags are set."""
+    return tf.reduce_sum(tf.cast(flags, tf.float32) * weights)
+
+
+def histogram(probs, labels, weights) -> tf.Tensor:
+    """Weight of [negatives, positives] per number of thresholds below the score."""
+    bucket = tf.searchsorted(THRESHOLDS, tf.reshape(probs, [-1]), side="left")
+    cell = bucket + (NUM_THRESHOLDS + 1) * tf.cast(tf.reshape(labels, [-1]), tf.int32)
+    size = 2 * (NUM_THRESHOLDS + 1)
+    sums = tf.math.unsorted_segment_sum(tf.reshape(weights, [-1]), cell, size)
+    return tf.reshape(sums, [2, NUM_THRESHOLDS + 1])
 
 
 class LossWeights(NamedTuple):

@@ -18,18 +18,21 @@ import numpy as np
 import tensorflow as tf
 
 from electra_tf.config.pretraining import PretrainingConfig
-from electra_tf.data import batch_order, record_index, tfrecord, token_counts
+from electra_tf.data import batch_order, record_index, tfrecord
 from electra_tf.data.batch_order import Rows, batch_indices
 from electra_tf.errors import EXIT_CONFIG, EXIT_DAMAGED, UserError, as_text
-from electra_tf.pretrain import graph_reading, masking, shards
-from electra_tf.pretrain.curriculum import Curriculum
-from electra_tf.pretrain.masking import MaskingSettings
-from electra_tf.pretrain.word_masking import WordTables
+from electra_tf.pretrain import masking, shards
+from electra_tf.pretrain.masking import MaskingSettings, WordTables
+from electra_tf.pretrain.sampling import Curriculum
 from electra_tf.text import word_list
 from electra_tf.text.vocabulary import Vocabulary
 
 _ENDLESS = 1 << 62
 _CALLS_TO_BUCKET = 16  # batches that are being read at a time
+_READERS = 32  # records that are being read at a time
+_BUFFER_BYTES = 1 << 14  # most examples are shorter
+# The keys of their orders are SHA-512, which no operation computes: they are a table.
+_MAX_EPOCHS = 1 << 16
 
 
 def make_dataset(
@@ -56,7 +59,7 @@ def make_dataset(
       num_replicas: the global batch is cut into this many elements, in replica order.
       replica_slice: (i, n): worker i of n reads and gets the i-th n-th of each step.
       num_batches: number of steps after which the data set ends; None: endless.
-      in_graph: read by operations alone, where another process reads (`graph_reading`).
+      in_graph: read by operations alone, where another process reads.
 
     Returns: elements with input_ids, input_mask, segment_ids and masked_input_ids
       int32 [b, L], masked_lm_positions, masked_lm_ids int32 [b, N], masked_lm_weights,
@@ -83,7 +86,7 @@ def make_dataset(
     dataset = tf.data.Dataset.range(start_step, start_step + (num_batches or _ENDLESS))
     if in_graph:
         part = source.only_part()
-        examples = graph_reading.examples(dataset, part, start_step, *order)
+        examples = _examples_in_graph(dataset, part, start_step, *order)
         dataset = tf.data.Dataset.zip(dataset, examples).map(masked)
     else:
         dataset = _in_parallel(dataset, load, source.parts, copies=shuffle)
@@ -316,7 +319,7 @@ class DataSets:
         """How often each token is in the parts, by their shares: float64 [V]."""
         counts = np.zeros(vocab_size)
         for part, epoch in zip(self.parts, self.epochs(), strict=True):
-            own = token_counts.of_data(part.pattern, vocab_size)
+            own = record_index.token_counts_of(part.pattern, vocab_size)
             counts += own * (len(self) / epoch)
         return counts
 
@@ -433,3 +436,131 @@ class RunData:
             shuffle=training,
             **options,
         )
+
+
+def _examples_in_graph(
+    steps: tf.data.Dataset,
+    source,
+    start_step: int,
+    batch_size: int,
+    seed: int,
+    shuffle: bool,
+    rows: Rows,
+) -> tf.data.Dataset:
+    """`source.batch` of each of `steps`, the first of which is `start_step`.
+
+    For hosts that cannot call Python, which `ExampleSource.batch` does from within a
+    graph. Hosts of a TPU that is not this machine's have only the graph: there the same
+    examples are chosen, found and read by operations, bit for bit the same. Each record
+    costs an iterator, so that it takes several times as long.
+
+    Args:
+      source: an ExampleSource; its shards must be where the host that
+        reads finds them under the same names.
+
+    Elements are int32 [rows.count, L] by name. Errors carry text that
+    `errors.as_user_error` knows.
+    """
+    index, count = source.index, len(source)
+    offsets, firsts = (tf.constant(table) for table in index.tables())
+    paths = tf.constant(source.paths)
+    start = (start_step * batch_size + rows.first) // count
+    keys = batch_order.keys_of_epochs(seed, start, _MAX_EPOCHS) if shuffle else None
+    table = None if keys is None else tf.constant(keys)
+
+    def places(step: tf.Tensor):
+        row = tf.range(rows.first, rows.first + rows.count, dtype=tf.int64)
+        place = step * batch_size + row
+        epochs, indices = place // count, place % count
+        if shuffle:
+            indices = _permuted(indices, count, _keys_at(table, epochs - start))
+        files = tf.searchsorted(firsts, indices, side="right") - 1
+        found = tf.gather(offsets, indices + tf.cast(files, tf.int64))
+        return tf.data.Dataset.from_tensor_slices((tf.gather(paths, files), found))
+
+    def record(path: tf.Tensor, offset: tf.Tensor) -> tf.data.Dataset:
+        variant = tf.raw_ops.TFRecordDatasetV2(
+            filenames=[path],
+            compression_type="",
+            buffer_size=_BUFFER_BYTES,
+            byte_offsets=[offset],
+        )
+        text = tf.TensorSpec([], tf.string)
+        found = tf.data.experimental.from_variant(variant, text)
+        # A damaged or missing record gives "", which `parse` refuses by its place;
+        # else nothing would come, and all others move up.
+        found = found.ignore_errors(log_warning=True)
+        found = found.concatenate(tf.data.Dataset.from_tensors("")).take(1)
+        return found.map(lambda data: (data, path, offset))
+
+    def parse(records: tf.Tensor, paths: tf.Tensor, offsets: tf.Tensor):
+        what = f"cannot be read as an example of {source.length} tokens"
+        found = source.parse(records, _errors(what, EXIT_DAMAGED, paths, offsets))
+        checks = []
+        for (name, limit), values in zip(source.limits.items(), found, strict=True):
+            wrong = tf.reduce_any((values < 0) | (values >= limit), axis=1)
+            what = f"has {name} that are not 0 to {limit - 1}, as this model's"
+            text = tf.boolean_mask(_errors(what, EXIT_CONFIG, paths, offsets), wrong)
+            checks.append(tf.Assert(~tf.reduce_any(wrong), [text[:1]]))
+        with tf.control_dependencies(checks):
+            found = [tf.cast(values, tf.int32) for values in found]
+        return dict(zip(tfrecord.FEATURES, found, strict=True))
+
+    records = steps.flat_map(places).interleave(
+        record,
+        cycle_length=_READERS,
+        num_parallel_calls=tf.data.AUTOTUNE,
+        deterministic=True,
+    )
+    return records.batch(rows.count, drop_remainder=True).map(parse)
+
+
+def _errors(what: str, code: int, paths: tf.Tensor, offsets: tf.Tensor) -> tf.Tensor:
+    """For each record, the text of a UserError that names it."""
+    text = as_text(UserError(f"PATH: the record at byte OFFSET {what}.", code))
+    before, rest = text.split("PATH")
+    between, after = rest.split("OFFSET")
+    return tf.strings.join([before, paths, between, tf.as_string(offsets), after])
+
+
+def _keys_at(table: tf.Tensor, epochs: tf.Tensor) -> tf.Tensor:
+    """uint64 [n, rounds, 2]: the keys of each epoch, counted from the table's first."""
+    text = as_text(
+        UserError(
+            f"{_MAX_EPOCHS:,} epochs are all that a run has in one go where the hosts "
+            "of its TPU read.\nRun the same command again; it continues."
+        )
+    )
+    enough = tf.Assert(tf.reduce_all(epochs < _MAX_EPOCHS), [text])
+    with tf.control_dependencies([enough]):
+        return tf.gather(table, epochs)
+
+
+def _permuted(index: tf.Tensor, size: int, keys: tf.Tensor) -> tf.Tensor:
+    """`batch_order.permute` of each int64 index by its own keys."""
+    a, b = batch_order.digits(size)
+
+    def network(values: tf.Tensor) -> tf.Tensor:
+        left, right = values // b, values % b
+        for number in range(keys.shape[1]):
+            first, second = keys[:, number, 0], keys[:, number, 1]
+            left = (left + _hash(right, first)) % a
+            right = (right + _hash(left, second)) % b
+        return left * b + right
+
+    [result] = tf.while_loop(
+        lambda values: tf.reduce_any(values >= size),
+        lambda values: [tf.where(values >= size, network(values), values)],
+        [network(index)],
+    )
+    return result
+
+
+def _hash(x: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
+    """`batch_order._hash` of int64 `x` plus uint64 `key`: int64."""
+    x = tf.bitcast(x, tf.uint64) + key
+    for shift, factor in batch_order.MIXING:
+        x ^= tf.bitwise.right_shift(x, tf.constant(shift, tf.uint64))
+        x *= tf.constant(factor, tf.uint64)
+    x = tf.bitwise.right_shift(x, tf.constant(32, tf.uint64))
+    return tf.bitcast(x, tf.int64)

@@ -27,8 +27,12 @@ from electra_tf.model.encoder import (
     make_embeddings,
 )
 from electra_tf.pretrain import masking, metrics
-from electra_tf.pretrain.generator import GeneratorOutput, MaskedInputs, generator_class
-from electra_tf.pretrain.metric_sums import RunningMetric
+from electra_tf.pretrain.generators import (
+    GeneratorOutput,
+    MaskedInputs,
+    generator_class,
+)
+from electra_tf.pretrain.metrics import EPSILON, NUM_THRESHOLDS
 from electra_tf.pretrain.objectives import (
     CorruptedText,
     LossWeights,
@@ -36,6 +40,7 @@ from electra_tf.pretrain.objectives import (
     objective_class,
 )
 from electra_tf.text.vocabulary import Vocabulary
+from electra_tf.train.metrics import Metric, Ratio
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,6 +104,43 @@ class PretrainingOutput(NamedTuple):
     corrupted_ids: tf.Tensor  # int32 [B, L], the discriminator's input
     is_replaced: tf.Tensor  # bool [B, L], the discriminator's labels
     discriminated: NamedTuple | None  # by `Objective.discriminate`
+
+
+class RunningMetric(keras.metrics.Metric):
+    """A metric over any number of batches, for `fit`.
+
+    Args:
+      metric: whose `evaluation` says how it follows from the sums of batches.
+    """
+
+    def __init__(self, metric: Metric):
+        super().__init__(name=metric.name)
+        if isinstance(metric.evaluation, Ratio):
+            shapes = dict.fromkeys(metric.evaluation, ())
+        else:
+            shapes = {metric.evaluation.histogram: (2, NUM_THRESHOLDS + 1)}
+        self._sums = {
+            name: self.add_variable(shape, "zeros", name=name)
+            for name, shape in shapes.items()
+        }
+
+    def update_state(self, sums: dict[str, tf.Tensor]) -> None:
+        """Adds the sums of a batch."""
+        for name, total in self._sums.items():
+            total.assign_add(sums[name])
+
+    def result(self) -> tf.Tensor:
+        """The value, float32: as `Ratio` and `Auc`, whose are for NumPy."""
+        totals = [tf.convert_to_tensor(total) for total in self._sums.values()]
+        if len(totals) == 2:
+            return tf.math.divide_no_nan(*totals)
+        [histogram] = totals
+        above = tf.cumsum(histogram, axis=1, reverse=True)[:, 1:]
+        false_positive, true_positive = tf.unstack(
+            above / (tf.reduce_sum(histogram, axis=1, keepdims=True) + EPSILON)
+        )
+        heights = (true_positive[:-1] + true_positive[1:]) / 2
+        return tf.reduce_sum((false_positive[:-1] - false_positive[1:]) * heights)
 
 
 @keras.saving.register_keras_serializable("electra_tf")

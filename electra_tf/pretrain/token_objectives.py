@@ -18,9 +18,8 @@ import tensorflow as tf
 
 from electra_tf.config.objectives import CORRECTION_HEAD, SELECTION_HEAD
 from electra_tf.pretrain import masking, metrics
-from electra_tf.pretrain.generator import weighted_mean
-from electra_tf.pretrain.metric_sums import count
-from electra_tf.pretrain.objectives import Electra, Objective, sampled_sums
+from electra_tf.pretrain.generators import weighted_mean
+from electra_tf.pretrain.objectives import Electra, Objective, count, sampled_sums
 
 _NEVER = -1e9  # the score of a candidate that is there twice
 

@@ -18,7 +18,7 @@ from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.train.distribution import create_strategy
 from tests.helpers.runs import OF_OBJECTIVE, each_objective, tiny
-from tests.pretrain.test_two_stage import Staged
+from tests.pretrain.test_electra_variants import Staged
 
 # What some batches have that others do not.
 DRAWN = {

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from electra_tf.inference.pseudo_likelihood import function_of
 from electra_tf.pretrain import masking
-from electra_tf.pretrain.discriminator import noise_contrastive_logits
+from electra_tf.pretrain.heads import noise_contrastive_logits
 from electra_tf.pretrain.pretraining import build_pretrainer
 from tests.helpers.runs import NO_DROPOUT
 from tests.helpers.tiny_pretraining import CLS, MASK, SEP, tiny_config

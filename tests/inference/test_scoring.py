@@ -14,8 +14,8 @@ from electra_tf.errors import EXIT_DIVERGED, UserError
 from electra_tf.inference import pseudo_likelihood, scoring
 from electra_tf.inference.pretrained_model import PretrainedModel
 from electra_tf.inference.scoring import windows_of
-from electra_tf.pretrain.discriminator import log_probability
-from electra_tf.pretrain.generator import MaskedInputs
+from electra_tf.pretrain.generators import MaskedInputs
+from electra_tf.pretrain.heads import log_probability
 from electra_tf.text.vocabulary import Vocabulary
 from tests.helpers.runs import SPECIAL
 from tests.helpers.tiny_pretraining import (

@@ -12,7 +12,7 @@ import tensorflow as tf
 from electra_tf.config.model import ModelConfig
 from electra_tf.model import encoder as modeling
 from electra_tf.model import transformer_layer
-from electra_tf.pretrain import discriminator
+from electra_tf.pretrain import heads
 from tests.helpers.tiny_pretraining import tiny_batch, tiny_config, tiny_model
 
 ROWS, LENGTH, WIDTH, VOCAB_SIZE = 3, 12, 16, 60
@@ -243,7 +243,7 @@ LAYERS = {
     "transformer": lambda: transformer_layer.TransformerLayer(
         16, 2, 24, name="layer_0"
     ),
-    "head": lambda: discriminator.DiscriminatorPredictions(16, 0.05),
+    "head": lambda: heads.DiscriminatorPredictions(16, 0.05),
 }
 
 

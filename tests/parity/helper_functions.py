@@ -22,8 +22,7 @@ import tensorflow as tf
 from electra_tf.config.pretraining import max_predictions_per_seq
 from electra_tf.model import encoder, transformer_layer
 from electra_tf.pretrain import masking
-from electra_tf.pretrain.generator import MaskedInputs
-from electra_tf.pretrain.two_tower_generator import TwoTowerGenerator
+from electra_tf.pretrain.generators import MaskedInputs, TwoTowerGenerator
 from electra_tf.train.optimization import LayerwiseDecay, WarmupPolynomialDecay
 from tests.parity.rows import Row, compare, forward_row, read_json
 

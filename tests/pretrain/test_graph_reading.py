@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from electra_tf.data.batch_order import batch_indices, keys_of_epochs
 from electra_tf.errors import EXIT_CONFIG, EXIT_DAMAGED, as_user_error
-from electra_tf.pretrain import graph_reading
+from electra_tf.pretrain import pretrain_data
 from tests.helpers.numbered_examples import VOCAB, batches, dataset, same, write_shards
 
 
@@ -48,7 +48,7 @@ def test_the_orders_are_the_same(size):
         place = step * 100 + np.arange(100)
         first = place[0] // size
         keys = keys_of_epochs(seed, first, 101)[place // size - first]
-        permute = tf.function(graph_reading._permuted, reduce_retracing=False)
+        permute = tf.function(pretrain_data._permuted, reduce_retracing=False)
         found = permute(tf.constant(place % size), size, tf.constant(keys))
         assert found.numpy().tolist() == expected.tolist()
 
@@ -90,6 +90,6 @@ def test_ids_beyond_the_vocabulary(tmp_path):
 
 
 def test_more_epochs_than_it_has_keys_of(shards, monkeypatch):
-    monkeypatch.setattr(graph_reading, "_MAX_EPOCHS", 2)
+    monkeypatch.setattr(pretrain_data, "_MAX_EPOCHS", 2)
     text, code = error_of(shards)  # 120 examples of 50
     assert code == EXIT_CONFIG and "Run the same command again" in text

@@ -20,13 +20,11 @@ from electra_tf.config.objectives import (
     TOKEN_HEAD,
 )
 from electra_tf.pretrain import token_objectives
-from electra_tf.pretrain.adversarial import policy_of
-from electra_tf.pretrain.electra_variants import judged
-from electra_tf.pretrain.generator import MaskedInputs
-from electra_tf.pretrain.masked_lm_head import MaskedLMHead
+from electra_tf.pretrain.electra_variants import judged, policy_of
+from electra_tf.pretrain.generators import MaskedInputs, TwoTowerGenerator
+from electra_tf.pretrain.heads import MaskedLMHead
 from electra_tf.pretrain.objectives import CorruptedText, LossWeights, objective_class
 from electra_tf.pretrain.pretraining import build_pretrainer
-from electra_tf.pretrain.two_tower_generator import TwoTowerGenerator
 from tests.helpers.tiny_pretraining import (
     VARIANTS,
     each_variant,

@@ -16,8 +16,7 @@ from electra_tf.export import saved_model
 from electra_tf.finetune.model import load_encoder
 from electra_tf.interop import huggingface, networks, readers, start, tf1
 from electra_tf.pretrain.pretraining import build_pretrainer
-from electra_tf.storage.checkpoints import Checkpoints
-from electra_tf.storage.stored_tensors import of_checkpoint
+from electra_tf.storage.checkpoints import Checkpoints, of_checkpoint
 from electra_tf.text.vocabulary import Vocabulary
 from tests.helpers.exporting import tiny_vocabulary, write_run
 from tests.helpers.tiny_pretraining import (

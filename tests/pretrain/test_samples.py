@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from electra_tf.inference import html_report
-from electra_tf.pretrain import samples
+from electra_tf.pretrain import run
 from electra_tf.pretrain.pretraining import TrainablePretrainer
 from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.train.reporting import SAMPLES
@@ -51,7 +51,7 @@ def texts_of(folder):
 def sampler(model, vocab, folder, batch=tiny_batch, phase=None, **journal):
     usual = {"step": 0, "is_chief": True}
     task = TrainablePretrainer(model, phase)
-    return samples.Samples(task, batch, vocab, folder, **usual | journal)
+    return run.Samples(task, batch, vocab, folder, **usual | journal)
 
 
 def test_samples_are_what_the_model_computes(vocab, tmp_path):
@@ -78,7 +78,7 @@ def test_samples_are_what_the_model_computes(vocab, tmp_path):
     assert replaced
     (step, tag, text), _ = texts_of(tmp_path)
     assert (step, tag) == (5, "samples")
-    assert text == samples.to_markdown(first["passages"])
+    assert text == run.to_markdown(first["passages"])
     assert look.has(5) and not look.has(6)
     # Samples after the checkpoint that a run is resumed from are cut off.
     assert not sampler(model, vocab, tmp_path, step=9).has(10)
@@ -98,7 +98,7 @@ def test_the_first_of_two_stages_has_no_discriminator(vocab, tmp_path):
 
 def test_markdown_of_tokens_that_mean_something_to_it():
     passage = [["a*", 0.2], ["##<b>", 0.1], ["dog", 0.97, "cat_"], ["ran", 0.6]]
-    text = samples.to_markdown([[*passage, ["##s", 0.1], ["fast", 0.1]]]).split("\n\n")
+    text = run.to_markdown([[*passage, ["##s", 0.1], ["fast", 0.1]]]).split("\n\n")
     assert text[1] == "a\\* \\#\\#&lt;b&gt; **dog→cat\\_ 97%** *ran 60%* \\#\\#s fast"
 
 

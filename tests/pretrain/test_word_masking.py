@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.pretrain import masking
+from electra_tf.pretrain.masking import WordTables, continue_words
 from electra_tf.pretrain.pretrain_data import RunData
-from electra_tf.pretrain.word_masking import WordTables, continue_words
 from electra_tf.text import word_list
 from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import Vocabulary

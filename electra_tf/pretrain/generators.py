@@ -1,0 +1,476 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The networks that propose tokens for the masked positions: contract and kinds.
+
+Sections 2 of the ELECTRA paper and 2.3 of the Electric paper.
+
+Shapes: B batch, L length, N masked positions, E embedding width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from electra_tf.config.generators import GENERATORS, MASKED_LM_HEAD
+from electra_tf.config.model import ModelConfig
+from electra_tf.model.dropout import fold_in
+from electra_tf.model.encoder import TextEncoder
+from electra_tf.model.serialization import serializable
+from electra_tf.pretrain import masking, sampling
+from electra_tf.pretrain.heads import masked_lm_head
+from electra_tf.pretrain.metrics import EPSILON
+
+
+class MaskedInputs(NamedTuple):
+    """A batch with its masking, as `masking.mask_batch` lays it out."""
+
+    input_ids: tf.Tensor  # int32 [B, L], not masked
+    input_mask: tf.Tensor  # int32 [B, L]
+    segment_ids: tf.Tensor  # int32 [B, L]
+    masked_input_ids: tf.Tensor  # int32 [B, L]
+    masked_lm_positions: tf.Tensor  # int32 [B, N]
+    masked_lm_ids: tf.Tensor  # int32 [B, N]
+    masked_lm_weights: tf.Tensor  # float32 [B, N]
+    other_weights: tf.Tensor | None = None  # float32 [B, L], where they were drawn
+    is_intact: tf.Tensor | None = None  # float32 [B, 1], 1 where nothing is replaced
+    sample_uniform: tf.Tensor | None = None  # float32 [B, N], decides the samples
+
+    @classmethod
+    def of(cls, batch: dict[str, tf.Tensor]) -> MaskedInputs:
+        """These parts of a batch."""
+        return cls(**{name: batch[name] for name in cls._fields if name in batch})
+
+    @classmethod
+    def unmasked(
+        cls, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor
+    ) -> MaskedInputs:
+        """Texts in which nothing is masked: one slot a row, and it is not in use."""
+        nothing = tf.zeros_like(input_ids[:, :1])
+        weights = tf.cast(nothing, tf.float32)
+        text = input_ids, input_mask, segment_ids
+        return cls(*text, input_ids, nothing, nothing, weights)
+
+
+class Cloze(NamedTuple):
+    """Predictions at all positions."""
+
+    hidden: tf.Tensor  # [B, L, E], the input of the vocabulary softmax
+    log_normalizer: tf.Tensor  # float32 [B, L]
+    per_token_loss: tf.Tensor  # float32 [B, L]
+    predictions: tf.Tensor  # int32 [B, L]
+    weights: tf.Tensor  # float32 [B, L], 1 at the candidates
+    loss: tf.Tensor  # scalar
+
+
+class GeneratorOutput(NamedTuple):
+    """Predictions at the masked positions; `loss` is what the generator learns from."""
+
+    logits: (
+        tf.Tensor | None
+    )  # float32 [B, N, V]; None where they are the same everywhere
+    per_token_loss: tf.Tensor  # float32 [B, N], unweighted
+    mlm_loss: tf.Tensor  # scalar: mean over the masked positions
+    predictions: tf.Tensor  # int32 [B, N]
+    loss: tf.Tensor  # scalar: mlm_loss, or the cloze loss of two towers
+    cloze: Cloze | None = None  # of generators that predict all positions
+    hidden: tf.Tensor | None = None  # [B, N, H], what a masked LM's head reads
+
+
+def weighted_mean(values: tf.Tensor, weights: tf.Tensor, total) -> tf.Tensor:
+    """Sum of `values * weights` over `total`, or over the sum of weights if None.
+
+    `total` is the weight of the global batch where the batch at hand is one part.
+    """
+    if total is None:
+        total = tf.reduce_sum(weights)
+    return tf.reduce_sum(values * weights) / (total + EPSILON)
+
+
+class Generator(keras.layers.Layer, abc.ABC):
+    """Proposes tokens for the masked positions; the contract of all kinds.
+
+    What must be known of a kind before TensorFlow is imported (hparams, names of
+    weights, cost) is its row in config/generators.py.
+
+    Attributes:
+      scoring: the name in `pseudo_likelihood` of the scores that its own predictions
+        give, None if they give none.
+      logits_at: of a generator that fills the masks of any text a method: the scores of
+        all tokens at positions of a text, from its input_ids, input_mask and
+        segment_ids int32 [B, L] and the positions int32 [B, N]: float32 [B, N, V].
+      log_q: of a generator with a density, which Electric needs, a method:
+        log q(token | context) for one token per position, from its GeneratorOutput and
+        the tokens int32 [B, L]: float32 [B, L].
+    """
+
+    scoring: str | None = None
+    logits_at: Callable[..., tf.Tensor] | None = None
+    log_q: Callable[..., tf.Tensor] | None = None
+
+    def __init__(self, **kwargs):
+        # The batch's float32 numbers (weights, uniforms) keep their type.
+        super().__init__(autocast=False, **kwargs)
+
+    @classmethod
+    @abc.abstractmethod
+    def create(
+        cls, encoder: TextEncoder, config: ModelConfig, settings, dtype
+    ) -> Generator:
+        """The built generator of a model.
+
+        Args:
+          encoder: the main network's, to share weights with.
+          config: ModelConfig of the generator's own encoders, if it has any.
+          settings: `pretraining.PretrainerSettings`.
+        """
+
+    @abc.abstractmethod
+    def call(
+        self, inputs: MaskedInputs, seed: tf.Tensor | None = None, weight=None
+    ) -> GeneratorOutput:
+        """Predicts the tokens at the masked positions.
+
+        Args:
+          seed: int32 [2], decides the dropout; None: no dropout.
+          weight: `loss_weight` of the global batch; None: of this one.
+        """
+
+    def loss_weight(self, inputs: MaskedInputs) -> tf.Tensor:
+        """How many positions the loss is a mean over, a scalar."""
+        return tf.reduce_sum(inputs.masked_lm_weights)
+
+    def sample(
+        self,
+        generated: GeneratorOutput,
+        uniform: tf.Tensor,
+        temperature: float = 1.0,
+        disallowed_ids: tf.Tensor | None = None,
+    ) -> tf.Tensor:
+        """A token for each masked position from float32 [B, N] in [0, 1): int32 [B, N].
+
+        `disallowed_ids` (int32 [B, N]): that id is not drawn.
+        """
+        return sampling.sample_from_softmax(
+            tf.stop_gradient(generated.logits),
+            uniform,
+            temperature=temperature,
+            disallowed_ids=disallowed_ids,
+        )
+
+
+def masked_lm_output(
+    logits: tf.Tensor, inputs: MaskedInputs, weight
+) -> GeneratorOutput:
+    """Cross-entropy of `logits` [B, N, V] at the masked positions."""
+    per_token = tf.nn.sparse_softmax_cross_entropy_with_logits(
+        inputs.masked_lm_ids, logits
+    )
+    loss = weighted_mean(per_token, inputs.masked_lm_weights, weight)
+    # As a matrix: a TPU would copy the scores to have them in three dimensions.
+    rows = tf.reshape(logits, [-1, logits.shape[-1]])
+    best = tf.argmax(rows, axis=-1, output_type=tf.int32)
+    predictions = tf.reshape(best, tf.shape(per_token))
+    return GeneratorOutput(logits, per_token, loss, predictions, loss)
+
+
+@serializable
+class MaskedLMGenerator(Generator):
+    """A small masked language model (section 2 of the ELECTRA paper).
+
+    Args:
+      encoder: a built TextEncoder.
+    """
+
+    scoring = "mask_each"
+
+    def __init__(self, encoder: TextEncoder, vocab_size: int, **kwargs):
+        super().__init__(**kwargs)
+        self.encoder = encoder
+        self.head = masked_lm_head(
+            encoder,
+            encoder.embedding_size,
+            vocab_size,
+            MASKED_LM_HEAD,
+            self.dtype_policy,
+        )
+        self.built = True
+
+    @classmethod
+    def create(cls, encoder, config, settings, dtype):
+        sharing, embeddings = settings.embedding_sharing, None
+        width = encoder.embedding_size
+        # A frozen one was trained as a model by itself, or with shared embeddings.
+        if sharing == "untied" and settings.objective != "frozen_generator":
+            width = config.hidden_size
+        if sharing == "shared":
+            embeddings = encoder.embeddings
+        elif sharing == "disentangled":
+            embeddings = encoder.embeddings.base
+        generator = TextEncoder(
+            config, width, embeddings=embeddings, name="generator", dtype=dtype
+        )
+        generator.build(None)
+        return cls(generator, config.vocab_size, name="masked_lm", dtype=dtype)
+
+    def call(
+        self, inputs: MaskedInputs, seed: tf.Tensor | None = None, weight=None
+    ) -> GeneratorOutput:
+        text = inputs.masked_input_ids, inputs.input_mask, inputs.segment_ids
+        hidden = self._hidden_at(*text, inputs.masked_lm_positions, seed)
+        found = masked_lm_output(self._logits(hidden), inputs, weight)
+        return found._replace(hidden=hidden)
+
+    def logits_at(self, input_ids, input_mask, segment_ids, positions):
+        return self._logits(
+            self._hidden_at(input_ids, input_mask, segment_ids, positions)
+        )
+
+    def _hidden_at(self, input_ids, input_mask, segment_ids, positions, seed=None):
+        encoded = self.encoder(input_ids, input_mask, segment_ids, seed)
+        return masking.gather_positions(encoded.sequence_output, positions)
+
+    def _logits(self, hidden: tf.Tensor) -> tf.Tensor:
+        table = self.encoder.embeddings.word_embeddings.value
+        return self.head.logits(self.head(hidden), table)
+
+
+@serializable
+class TiedGenerator(MaskedLMGenerator):
+    """Shares every weight but its head with the main network."""
+
+    @classmethod
+    def create(cls, encoder, config, settings, dtype):
+        del settings
+        return cls(encoder, config.vocab_size, name="tied", dtype=dtype)
+
+
+@serializable
+class TwoTowerGenerator(Generator):
+    """Predicts each token from what is before it and what is after it.
+
+    A left-to-right and a right-to-left transformer read the unmasked text; the state
+    before position t of the first and after t of the second are concatenated, so
+    the prediction at t does not see t and one pass scores every position.
+
+    Positions 0 and L - 1 receive the other end's state, as in the original; they hold
+    [CLS] and [SEP] or padding and are never predicted.
+
+    Args:
+      ltr, rtl: TextEncoders in the two directions.
+      special_ids: (cls, sep, mask), never predicted.
+      chunk_size: see `log_normalizer`.
+    """
+
+    scoring = "two_tower"
+
+    def __init__(
+        self,
+        ltr: TextEncoder,
+        rtl: TextEncoder,
+        vocab_size: int,
+        special_ids: tuple[int, int, int],
+        chunk_size: int | None = None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.ltr = ltr
+        self.rtl = rtl
+        self.special_ids = special_ids
+        self.chunk_size = chunk_size
+        self.head = masked_lm_head(
+            ltr,
+            ltr.embedding_size,
+            vocab_size,
+            "cloze_predictions",
+            self.dtype_policy,
+            ltr.hidden_size + rtl.hidden_size,
+        )
+        self.built = True
+
+    @classmethod
+    def create(cls, encoder, config, settings, dtype):
+        own = settings.embedding_sharing == "untied"
+        towers = [
+            TextEncoder(
+                config,
+                config.hidden_size if own else encoder.embedding_size,
+                embeddings=None if own else encoder.embeddings,
+                direction=direction,
+                name=f"generator_{direction}",
+                dtype=dtype,
+            )
+            for direction in ("ltr", "rtl")
+        ]
+        for tower in towers:
+            tower.build(None)
+        return cls(
+            *towers,
+            config.vocab_size,
+            settings.special_ids,
+            settings.cloze_chunk_size,
+            name="two_tower",
+            dtype=dtype,
+        )
+
+    def towers(self, inputs: MaskedInputs, seed: tf.Tensor | None = None) -> tf.Tensor:
+        """States before and after each position: [B, L, 2 H]."""
+        text = inputs.input_ids, inputs.input_mask, inputs.segment_ids
+        before = self.ltr(*text, fold_in(seed, 0)).sequence_output
+        after = self.rtl(*text, fold_in(seed, 1)).sequence_output
+        # ltr[t] saw t, so position t takes ltr[t - 1] and rtl[t + 1].
+        return tf.concat([tf.roll(before, 1, axis=1), tf.roll(after, -1, axis=1)], -1)
+
+    def call(
+        self, inputs: MaskedInputs, seed: tf.Tensor | None = None, weight=None
+    ) -> GeneratorOutput:
+        hidden = self.head(self.towers(inputs, seed))  # [B, L, E]
+        cloze = self._cloze(hidden, inputs, weight)
+        at_masked = masking.gather_positions(hidden, inputs.masked_lm_positions)
+        logits = self.head.logits(tf.stop_gradient(at_masked), self._table())
+        mlm = masked_lm_output(logits, inputs, None)
+        return mlm._replace(loss=cloze.loss, cloze=cloze)
+
+    def log_q(self, generated, token_ids):
+        cloze = generated.cloze
+        scores = self.head.scores(cloze.hidden, token_ids, self._table())
+        return scores - cloze.log_normalizer
+
+    def logits_at(self, input_ids, input_mask, segment_ids, positions):
+        text = MaskedInputs.unmasked(input_ids, input_mask, segment_ids)
+        hidden = masking.gather_positions(self.towers(text), positions)
+        return self.head.logits(self.head(hidden), self._table())
+
+    def loss_weight(self, inputs):
+        return tf.reduce_sum(self.candidate_weights(inputs))
+
+    def candidate_weights(self, inputs: MaskedInputs) -> tf.Tensor:
+        """1 at the positions the cloze loss counts, float32 [B, L]."""
+        text = inputs.input_ids, inputs.input_mask
+        return tf.cast(masking.candidates_mask(*text, self.special_ids), tf.float32)
+
+    def _table(self) -> tf.Tensor:
+        return self.ltr.embeddings.word_embeddings.value
+
+    def _cloze(self, hidden, inputs, weight) -> Cloze:
+        table = self._table()
+        normalizer, predictions = self.head.log_normalizer(
+            hidden, table, self.chunk_size
+        )
+        per_token = normalizer - self.head.scores(hidden, inputs.input_ids, table)
+        weights = self.candidate_weights(inputs)
+        return Cloze(
+            hidden,
+            normalizer,
+            per_token,
+            predictions,
+            weights,
+            weighted_mean(per_token, weights, weight),
+        )
+
+
+@serializable
+class UniformGenerator(Generator):
+    """Every token is equally likely; nothing is learned."""
+
+    def __init__(self, vocab_size: int, **kwargs):
+        super().__init__(**kwargs)
+        self.vocab_size = vocab_size
+        self.built = True
+
+    @classmethod
+    def create(cls, encoder, config, settings, dtype):
+        del encoder, settings
+        return cls(config.vocab_size, name="uniform", dtype=dtype)
+
+    def call(self, inputs, seed=None, weight=None) -> GeneratorOutput:
+        per_token = tf.fill(
+            tf.shape(inputs.masked_lm_ids), tf.constant(math.log(self.vocab_size))
+        )
+        # The constant loss is part of the original's total loss.
+        loss = weighted_mean(per_token, inputs.masked_lm_weights, weight)
+        predictions = tf.zeros_like(inputs.masked_lm_ids)
+        return GeneratorOutput(None, per_token, loss, predictions, loss)
+
+    def sample(self, generated, uniform, temperature=1.0, disallowed_ids=None):
+        del generated, temperature
+        return sampling.sample_uniformly(
+            uniform, self.vocab_size, disallowed_ids=disallowed_ids
+        )
+
+
+@serializable
+class UnigramGenerator(Generator):
+    """q(token) is proportional to its count, whatever is around it.
+
+    `adapt` takes over the counts that the builders of data write, and they are kept
+    with the weights.
+    """
+
+    def __init__(self, vocab_size: int, **kwargs):
+        super().__init__(**kwargs)
+        self.vocab_size = vocab_size
+
+    @classmethod
+    def create(cls, encoder, config, settings, dtype):
+        del encoder, settings
+        generator = cls(config.vocab_size, name="unigram_generator", dtype=dtype)
+        generator.build()
+        return generator
+
+    def build(self, input_shape=None):
+        del input_shape
+        # Counts rather than probabilities: whole numbers survive every conversion.
+        self.token_counts = self.add_weight(
+            name="token_counts",
+            shape=(self.vocab_size,),
+            initializer="ones",
+            trainable=False,
+            autocast=False,
+        )
+
+    def adapt(self, token_counts: np.ndarray) -> None:
+        """Takes over how often each token is in the training data, [V]."""
+        self.token_counts.assign(token_counts.astype(np.float32))
+
+    def call(self, inputs, seed=None, weight=None) -> GeneratorOutput:
+        del seed
+        per_token = -tf.gather(self._log_probabilities(), inputs.masked_lm_ids)
+        loss = weighted_mean(per_token, inputs.masked_lm_weights, weight)
+        best = tf.argmax(self.token_counts.value, output_type=tf.int32)
+        predictions = tf.fill(tf.shape(inputs.masked_lm_ids), best)
+        return GeneratorOutput(None, per_token, loss, predictions, loss)
+
+    def sample(self, generated, uniform, temperature=1.0, disallowed_ids=None):
+        del generated
+        weights = self.token_counts.value
+        if temperature != 1.0:
+            # Of at most 1: a low temperature makes powers that float32 does not hold.
+            weights = (weights / tf.reduce_max(weights)) ** (1.0 / temperature)
+        return sampling.sample_by_weight(
+            weights, uniform, disallowed_ids=disallowed_ids
+        )
+
+    def log_q(self, generated, token_ids):
+        del generated
+        return tf.gather(self._log_probabilities(), token_ids)
+
+    def _log_probabilities(self) -> tf.Tensor:
+        """log q of every token, float32 [V].
+
+        A token that the data do not have is never drawn; it has the probability of one
+        that is there once, so that no loss is infinite on other texts.
+        """
+        counts = self.token_counts.value
+        total = tf.reduce_sum(counts)
+        return tf.math.log(tf.maximum(counts, 1.0)) - tf.math.log(total)
+
+
+def generator_class(kind: str) -> type[Generator]:
+    """The class of a key of `config.generators.GENERATORS`."""
+    return globals()[GENERATORS[kind].implementation]

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tokens replace the masked ones: inverse CDFs, and schedules of easier ones.
+
+Pure functions on tensors; the uniform numbers are drawn in the input pipeline.
+
+A curriculum goes from easy to hard replacements, as a function of the step. The
+generator's temperature falls to its final value (Fast-ELECTRA, Dong et al., ICLR
+2024), and fewer and fewer samples are drawn from word frequencies instead of the
+generator. Both are decided in the input pipeline, so a step stays a function of
+(weights, batch, step).
+
+Shapes: B batch, N masked positions per sequence, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from electra_tf.config.pretraining import PretrainingConfig
+from electra_tf.model import target
+from electra_tf.model.dropout import mix
+
+# Width of the blocks of the two-level inverse CDF: about sqrt(V), so that both levels
+# stay small next to the one pass over the vocabulary that forms the weights.
+SAMPLING_BLOCK = 256
+
+# An exponential decay has fallen to exp(-10) of its start at the end.
+_EXPONENTIAL_RATE = 10.0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Curriculum:
+    """The schedules of one phase.
+
+    Attributes:
+      first, steps: of the phase.
+      decay: "linear" or "exponential".
+      temperature: at the start and at the end; None: constant.
+      unigram_share: of the samples, those from word frequencies at the start.
+      token_counts: [V], how often each token is in the data.
+      disallow_correct: whether a word frequency's sample may not be the original token.
+    """
+
+    first: int
+    steps: int
+    decay: str
+    temperature: tuple[float, float] | None = None
+    unigram_share: float = 0.0
+    token_counts: np.ndarray | None = None
+    disallow_correct: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        config: PretrainingConfig,
+        first: int,
+        token_counts: Callable[[], np.ndarray],
+    ) -> Curriculum | None:
+        """Of a phase that begins at step `first`; None if it has no schedule."""
+        start, share = config.temperature_start, config.unigram_share
+        if start is None and not share:
+            return None
+        return cls(
+            first,
+            config.num_train_steps,
+            config.curriculum_decay,
+            None if start is None else (start, config.temperature),
+            share,
+            token_counts() if share else None,
+            config.disallow_correct,
+        )
+
+    def remaining(self, step: int | tf.Tensor) -> tf.Tensor:
+        """What is left of the start's excess over the end at a step: 1 falls to 0."""
+        progress = tf.cast(step - self.first, tf.float32) / self.steps
+        progress = tf.clip_by_value(progress, 0.0, 1.0)
+        if self.decay == "linear":
+            return 1.0 - progress
+        return tf.exp(-_EXPONENTIAL_RATE * progress)
+
+    def apply(
+        self, batch: dict[str, tf.Tensor], step: int | tf.Tensor, uniform: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        """Adds what the step's samples are drawn by to a masked batch.
+
+        Args:
+          uniform: float32 [B, N], decides which samples come from word frequencies.
+
+        Returns `batch` with temperature float32 [B, 1], and given_ids int32 [B, N]: the
+        samples from word frequencies, -1 where the generator's are used.
+        """
+        remaining, added = self.remaining(step), {}
+        if self.temperature is not None:
+            start, end = self.temperature
+            value = end + (start - end) * remaining
+            added["temperature"] = tf.fill([tf.shape(uniform)[0], 1], value)
+        if self.unigram_share:
+            ids = self._drawn(batch["sample_uniform"])
+            used = uniform < self.unigram_share * remaining
+            if self.disallow_correct:
+                used &= ids != batch["masked_lm_ids"]
+            added["given_ids"] = tf.where(used, ids, -1)
+        return batch | added
+
+    def _drawn(self, uniform: tf.Tensor) -> tf.Tensor:
+        """A token in proportion to its count for each uniform [B, N]: int32 [B, N]."""
+        mass = np.cumsum(self.token_counts, dtype=np.float64)
+        target = tf.reshape(tf.cast(uniform, tf.float64) * mass[-1], [-1])
+        ids = tf.searchsorted(mass, target, side="right", out_type=tf.int32)
+        return tf.reshape(ids, tf.shape(uniform))
+
+
+def sample_from_softmax(
+    logits: tf.Tensor,
+    uniform: tf.Tensor,
+    *,
+    temperature: float | tf.Tensor = 1.0,
+    disallowed_ids: tf.Tensor | None = None,
+) -> tf.Tensor:
+    """Draws one id from softmax(logits / temperature) per uniform.
+
+    Same distribution as the original's Gumbel noise, with one random number per draw
+    instead of one per vocabulary entry: by inverse CDF, and on TPUs by `_noisiest`.
+
+    Args:
+      logits: float32 [..., V].
+      uniform: float32 [...] in [0, 1).
+      temperature: a number, or one for each of the first dimension, float32 [B, 1].
+      disallowed_ids: int32 [...]; that id is not drawn (`disallow_correct`).
+
+    Returns: int32 [...].
+    """
+    vocab_size = logits.shape[-1]
+    rows = tf.reshape(tf.cast(logits, tf.float32), [-1, vocab_size])  # [M, V]
+    if isinstance(temperature, tf.Tensor):
+        rows /= tf.reshape(temperature + tf.zeros_like(uniform), [-1, 1])
+    elif temperature != 1.0:
+        rows = rows / temperature
+    uniform_rows = tf.reshape(uniform, [-1])
+    if target.is_for_tpu():
+        if disallowed_ids is not None:
+            flat = tf.reshape(disallowed_ids, [-1, 1])
+            rows -= tf.where(tf.range(vocab_size) == flat, 1000.0, 0.0)
+        return tf.reshape(_noisiest(rows, uniform_rows), tf.shape(uniform))
+    if disallowed_ids is not None:
+        flat = tf.reshape(disallowed_ids, [-1])
+        place = tf.stack([tf.range(tf.size(flat)), flat], axis=1)
+        # -1000 rather than -inf, as in the original: if nothing else has weight, the
+        # draw is still defined.
+        rows = tf.tensor_scatter_nd_add(rows, place, tf.fill(tf.shape(flat), -1000.0))
+    weights = tf.exp(rows - tf.reduce_max(rows, axis=-1, keepdims=True))
+    return tf.reshape(_inverse_cdf(weights, uniform_rows), tf.shape(uniform))
+
+
+def _noisiest(rows: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
+    """Index of the largest of `rows` [M, V] with Gumbel noise added: int32 [M].
+
+    The noise is a hash of `uniform` [M] and the index, as dropout's. More arithmetic
+    than to search a cumulative sum, but the scores are read once, as they lie: a TPU
+    would copy them into another layout, blocks of the vocabulary beside each other.
+    """
+    seed = tf.bitcast(uniform, tf.uint32)[:, None]
+    keys = [mix(seed, tf.constant(number, tf.uint32)) for number in (1, 2)]
+    # An odd constant, 2**32 / golden ratio, keeps neighbours far apart.
+    place = tf.range(rows.shape[-1], dtype=tf.int32)
+    place = tf.cast(place, tf.uint32) * tf.constant(0x9E3779B9, tf.uint32)
+    bits = tf.cast(mix(place + keys[0], keys[1]), tf.float32)
+    # Exponential, and exact where it is small: those are the ones that win.
+    waiting = -tf.math.log1p((bits + 0.5) * -((1 - 2.0**-24) / 2**32))
+    return tf.argmax(rows - tf.math.log(waiting), axis=-1, output_type=tf.int32)
+
+
+def sample_uniformly(
+    uniform: tf.Tensor, vocab_size: int, *, disallowed_ids: tf.Tensor | None = None
+) -> tf.Tensor:
+    """Draws an id from 0..vocab_size - 1 uniformly, per uniform: int32 [...].
+
+    `disallowed_ids` (int32 [...]): that id is not drawn.
+    """
+    choices = vocab_size - (disallowed_ids is not None)
+    ids = tf.minimum(tf.cast(uniform * choices, tf.int32), choices - 1)
+    if disallowed_ids is not None:
+        ids += tf.cast(ids >= disallowed_ids, tf.int32)
+    return ids
+
+
+def sample_by_weight(
+    weights: tf.Tensor, uniform: tf.Tensor, *, disallowed_ids: tf.Tensor | None = None
+) -> tf.Tensor:
+    """Draws an id in proportion to `weights` float32 [V] >= 0 per uniform: int32 [...].
+
+    `disallowed_ids` (int32 [...]): that id is not drawn.
+    """
+    blocks = _blocks(weights[None])[0]  # [blocks, SAMPLING_BLOCK]
+    sums = tf.reduce_sum(blocks, axis=-1)
+    mass = tf.cumsum(sums)  # [blocks]
+    target = tf.reshape(uniform, [-1])
+    index = tf.range(SAMPLING_BLOCK)
+    if disallowed_ids is None:
+        target *= mass[-1]
+        left_out = tf.fill([1], -1)
+    else:
+        # Blocks from the disallowed id's on end earlier by its weight.
+        left_out = tf.reshape(disallowed_ids, [-1])
+        gap = tf.gather(weights, left_out)
+        end = tf.gather(mass, left_out // SAMPLING_BLOCK) - gap
+        target *= mass[-1] - gap
+        target += tf.where(target >= end, gap, 0.0)
+    block = tf.searchsorted(mass, target, side="right", out_type=tf.int32)
+    # Rounding may put the target at the very end.
+    block = tf.minimum(
+        block, tf.reduce_max(tf.where(sums > 0, tf.range(tf.size(sums)), 0))
+    )
+    ids = block[:, None] * SAMPLING_BLOCK + index  # [M, SAMPLING_BLOCK]
+    inside = tf.where(ids == left_out[:, None], 0.0, tf.gather(blocks, block))
+    target -= tf.gather(mass - sums, block)
+    found = _first_above(inside, tf.cumsum(inside, axis=-1), target[:, None])
+    return tf.reshape(block * SAMPLING_BLOCK + found, tf.shape(uniform))
+
+
+def _blocks(weights: tf.Tensor) -> tf.Tensor:
+    """[M, V] as [M, blocks, SAMPLING_BLOCK], with zeros at the end."""
+    vocab_size = weights.shape[-1]
+    num_blocks = -(-vocab_size // SAMPLING_BLOCK)
+    padding = num_blocks * SAMPLING_BLOCK - vocab_size
+    padded = tf.pad(weights, [[0, 0], [0, padding]])
+    return tf.reshape(padded, [-1, num_blocks, SAMPLING_BLOCK])
+
+
+def _inverse_cdf(weights: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
+    """Index drawn in proportion to `weights` [M, V] >= 0 by each `uniform` [M]."""
+    blocks = _blocks(weights)  # [M, blocks, SAMPLING_BLOCK]
+    sums = tf.reduce_sum(blocks, axis=-1)  # [M, blocks]
+    mass = tf.cumsum(sums, axis=-1)
+    target = uniform[:, None] * mass[:, -1:]
+    block = _first_above(sums, mass, target)  # [M]
+    before = tf.where(
+        block > 0, tf.gather(mass, tf.maximum(block - 1, 0), batch_dims=1), 0.0
+    )
+    weights = tf.gather(blocks, block, batch_dims=1)  # [M, SAMPLING_BLOCK]
+    inside = tf.cumsum(weights, axis=-1)
+    return block * SAMPLING_BLOCK + _first_above(
+        weights, inside, target - before[:, None]
+    )
+
+
+def _first_above(
+    weights: tf.Tensor, cumulative: tf.Tensor, target: tf.Tensor
+) -> tf.Tensor:
+    """First index of positive weight whose cumulative weight exceeds the target.
+
+    `weights` and `cumulative` [M, n], `target` [M, 1]; int32 [M].  Rounding may put the
+    target at or above the last value: then it is the last index of positive weight.  A
+    compiled cumulative sum may fall by a rounding error: never an index of weight 0.
+    """
+    size = weights.shape[-1]
+    index, possible = tf.range(size), weights > 0
+    first = tf.reduce_min(
+        tf.where(possible & (cumulative > target), index, size), axis=-1
+    )
+    last = tf.reduce_max(tf.where(possible, index, 0), axis=-1)
+    return tf.minimum(first, last)
