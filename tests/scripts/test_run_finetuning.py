@@ -144,6 +144,7 @@ def stop_in_the_second_trial():
     step.TrainingStep.run = interrupted
 
 
+@pytest.mark.thorough
 def test_a_stopped_run_equals_one_without_a_stop(data, straight):
     """Bit by bit; its trials differ, by their seeds."""
     run = fork(data, "stopped", CHUNK, before=stop_in_the_second_trial)
