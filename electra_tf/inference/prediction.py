@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import bisect
 import os
+import time
 import types
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from electra_tf import startup
-from electra_tf.console import say_nothing
+from electra_tf.console import Console, duration, say_nothing
 from electra_tf.errors import UserError
 from electra_tf.finetune import conll, inputs, qa
 from electra_tf.finetune.inputs import Input, Source
@@ -21,6 +22,7 @@ from electra_tf.inference import finetuned, pretrained_model
 from electra_tf.inference.model import Model, Predictor, plain
 from electra_tf.inference.scoring import batched
 from electra_tf.paths import local_of, readable_by_tensorflow
+from electra_tf.storage.files import line_writer
 from electra_tf.storage.manifest import (
     MANIFEST,
     read_json,
@@ -28,6 +30,7 @@ from electra_tf.storage.manifest import (
     verify_folder,
 )
 from electra_tf.storage.remote_run import bring_model
+from electra_tf.text.records import json_line
 from electra_tf.text.tokenization import Tokenizer, encoded
 from electra_tf.text.vocabulary import Vocabulary
 
@@ -304,3 +307,24 @@ def _check_task(folder: Path, key: str, name: str | None) -> None:
             f"--task {name}: {folder} {theirs}.\nLeave --task out, or give the model "
             "of that task."
         )
+
+
+def write(
+    predictor: Predictor, inputs: Iterable[Input], output: str | None, console: Console
+) -> None:
+    """Writes a prediction for each input, in order, as JSON lines.
+
+    Args:
+      output: a file, which appears when it is complete; None: standard output.
+
+    Raises `UserError`: 73 when it cannot be written, 75 while another process does.
+    """
+    begin, line = time.monotonic(), "0 texts"
+    with line_writer(output) as write_line:
+        for count, row in enumerate(predictor.rows(inputs), 1):
+            write_line(json_line(row))
+            seconds = time.monotonic() - begin
+            texts = f"{count:,} text{'s'[: count != 1]}"
+            line = f"{texts}, {count / seconds:,.0f} texts/s, {duration(seconds)}"
+            console.tick(line)
+    console.log(line)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import collections
 import os
 import sys
-import time
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from absl.flags import FlagValues
 
 from electra_tf import paths
 from electra_tf.config.run import run_directory
-from electra_tf.console import Console, duration
+from electra_tf.console import Console
 from electra_tf.errors import EXIT_FLAGS, UserError
 from electra_tf.storage.files import line_writer
 from electra_tf.storage.remote import check_writable, fetch, put
@@ -147,15 +146,7 @@ def predict(given) -> str | None:
     predictor = prediction.load_predictor(given.model, given.task, given.data_dir)
     source = inputs.open_source(given.input, given.input_format, predictor.reads)
     rows = predictor.read_inputs(source)
-    console, begin, line = Console(sys.stderr), time.monotonic(), "0 texts"
-    with line_writer(given.output) as write:
-        for count, row in enumerate(predictor.rows(rows), 1):
-            write(json_line(row))
-            seconds = time.monotonic() - begin
-            texts = f"{count:,} text{'s'[: count != 1]}"
-            line = f"{texts}, {count / seconds:,.0f} texts/s, {duration(seconds)}"
-            console.tick(line)
-    console.log(line)
+    prediction.write(predictor, rows, given.output, Console(sys.stderr))
     return given.output
 
 
