@@ -59,7 +59,8 @@ HEADS = (
 BY_TOKEN = ("/word_embeddings", "_predictions/output_bias", "/token_counts")
 BY_TOKEN += ("/word_embeddings_residual",)
 STEP, _TASKS = "global_step", "task_specific/"
-RESUME, EVALUATE, WARM_START, FINETUNE = "resume", "evaluate", "warm start", "fine-tune"
+RESUME, EVALUATE, EXPORT = "resume", "evaluate", "export"
+WARM_START, FINETUNE = "warm start", "fine-tune"
 # Fields that do not count: how a model was trained, which does not matter to its
 # evaluation; a longer table of positions can be filled.
 _IGNORED = {
@@ -155,35 +156,46 @@ class CheckpointInfo:
     @functools.cached_property
     def do_lower_case(self) -> bool | None:
         """None where no file says it."""
-        stored = self.tokenizer_config and self.tokenizer_config.do_lower_case
-        return self.known.get("do_lower_case", stored)
+        if self.tokenizer_config:
+            return self.tokenizer_config.do_lower_case
+        return self.known.get("do_lower_case")
+
+    @functools.cached_property
+    def inferred(self) -> dict[str, Any]:
+        """The fields that its weights show, which TensorFlow reads for it."""
+        startup.import_tensorflow()
+        return fields_of_shapes(self.open().tensors.shapes, self.origin)
 
     @functools.cached_property
     def shape(self) -> dict[str, Any]:
-        """The fields of `SHAPE` that are known or can be inferred.
-
-        The original's checkpoints are opened for it, which needs TensorFlow.
-        """
+        """The fields of SHAPE that are known or can be inferred."""
         found = self.known
         if "embedding_size" not in found:
-            startup.import_tensorflow()
-            found = fields_of_shapes(self.open().tensors.shapes, self.origin) | found
+            found = self.inferred | found
         return {name: found[name] for name in SHAPE if name in found}
 
     def compare(
-        self, config: PretrainingConfig | FinetuningConfig, purpose: str
+        self,
+        config: PretrainingConfig | FinetuningConfig | Mapping[str, Any],
+        purpose: str,
     ) -> list[Difference]:
         """Where it and the config of a run differ, as far as its files say it.
 
         Args:
+          config: of EXPORT the hparams that the user adds.
           purpose: RESUME or EVALUATE: the same model; WARM_START: weights whose
-            objective, vocabulary and length may differ; FINETUNE: the encoder.
+            objective, vocabulary and length may differ; FINETUNE: the encoder; EXPORT:
+            weights, files and hparams of one whole model.
         """
         there = self.shape if purpose == FINETUNE else self.known
         if purpose == WARM_START:
             there = {name: there[name] for name in SHAPE if name in there}
         elif self.do_lower_case is not None:
             there = there | {"do_lower_case": self.do_lower_case}
+        if isinstance(config, Mapping):
+            here = fields_of_hparams(config, defaults=False)
+            found = contradictions(self.inferred, there | here)
+            return found + differences(there, here)
         here = dataclasses.asdict(config.model_config()) | config.identity()
         here["embedding_size"] = config.embedding_size
         here["do_lower_case"] = config.do_lower_case
@@ -249,18 +261,20 @@ class CheckpointInfo:
 
     def weights_sha256(self) -> str:
         """A hash of the files of its weights, of a run as the manifest has theirs."""
+        folder, start = os.path.split(self.origin)
+        manifest = Path(self.origin + CHECKPOINT_MANIFEST)
         if os.path.isdir(self.origin):
             files = Path(self.origin).rglob("*")
             paths = [p for p in files if p.suffix in _WEIGHTS and p.is_file()]
         else:
-            manifest = Path(self.origin + CHECKPOINT_MANIFEST)
-            files = read_json(manifest).get("files") if manifest.is_file() else None
-            if files:
-                return _hash_of(one["sha256"] for _, one in sorted(files.items()))
-            folder, start = os.path.split(self.origin)
             names = [n for n in os.listdir(folder or ".") if n.startswith(f"{start}.")]
             paths = [Path(folder, n) for n in names if _OF_CHECKPOINT.search(n)]
-        return _hash_of(_file_sha256(p, p.stat().st_mtime_ns) for p in sorted(paths))
+        files = read_json(manifest).get("files") if manifest.is_file() else None
+        if files:
+            hashes = [one["sha256"] for _, one in sorted(files.items())]
+        else:
+            hashes = [sha256(path) for path in sorted(paths)]
+        return hashlib.sha256(" ".join(hashes).encode()).hexdigest()
 
     def tensors(self, log: Callable[[str], None]) -> StoredTensors:
         """Its tensors by the original's names; of a fine-tuned run also its heads."""
@@ -350,18 +364,35 @@ class CheckpointInfo:
         Raises `UserError`: 2 when something does not fit, 65 when weights are missing,
         unexpected or of a wrong shape.
         """
-        vocab = self._vocabulary(vocab_file)
+        path = vocab_file or self.vocab_file
+        if path is None:
+            raise UserError(
+                f"{self.origin} comes without a vocabulary.\nPut its vocab.txt beside "
+                "the weights; export_model.py takes --vocab-file, too."
+            )
+        vocab, advice = Vocabulary.load(path), "Give its own vocabulary."
+        vocab.check_same(self.vocab_sha256, f"{self.origin} was trained", advice)
         opened = self.opened(log)
         opened = opened._replace(tensors=fit_rows(opened.tensors, vocab, log))
         every = opened.tensors
         tensors = opened.weights(log)
         moments = [name for name in every.shapes if slots and name.endswith(SLOTS)]
         step = int(every.get(STEP)) if STEP in every.shapes else 0
-        shapes = {name: every.shapes[name] for name in tensors}
         hparams = hparams or {}
-        given = fields_of_hparams(hparams, defaults=False)
         vocab.check_size(hparams.get("vocab_size", len(vocab)))
-        known, merged = self._merged(shapes, given)
+        model = dataclasses.replace(self, open=lambda: opened)
+        if found := model.compare(hparams, EXPORT):
+            text = "; ".join(f"{name} is {a!r}, not {b!r}" for name, a, b in found)
+            raise UserError(
+                f"{self.origin}: {text}.\nWeights, the files beside them and hparams "
+                "must agree; hparams only add what the others do not say."
+            )
+        unknown = _assumed(every.shapes)
+        known = {k: v for k, v in model.inferred.items() if k not in unknown}
+        known |= self.known | fields_of_hparams(hparams, defaults=False)
+        if self.tokenizer_config:
+            known["do_lower_case"] = self.do_lower_case
+        merged = model.inferred | known
         if "num_attention_heads" not in known:
             log(note_of_heads(merged["hidden_size"], self.origin))
         tokenizer = self.tokenizer_config or resolve_settings(
@@ -380,52 +411,10 @@ class CheckpointInfo:
         )
         _check_complete(stored)
         self.check_trained(stored.step)
-        if "do_lower_case" not in given:
+        if "do_lower_case" not in hparams:
             self.check_casing(vocab)
         self.compare_with_library(opened, log, strict)
         return stored
-
-    def _vocabulary(self, vocab_file: str | None) -> Vocabulary:
-        path = vocab_file or self.vocab_file
-        if path is None:
-            raise UserError(
-                f"{self.origin} comes without a vocabulary.\nPut its vocab.txt beside "
-                "the weights; export_model.py takes --vocab-file, too."
-            )
-        vocab = Vocabulary.load(path)
-        advice = "Give its own vocabulary."
-        vocab.check_same(self.vocab_sha256, f"{self.origin} was trained", advice)
-        return vocab
-
-    def _merged(
-        self, shapes: Shapes, given: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """(known fields, all fields) of the model with weights of these shapes.
-
-        Raises a `UserError` with all contradictions between shapes, files and user.
-        """
-        inferred = fields_of_shapes(shapes, self.origin)
-        files = dict(self.known)
-        if self.tokenizer_config:
-            files["do_lower_case"] = self.tokenizer_config.do_lower_case
-        weights, beside = self.origin, "the config beside it"
-        problems = [
-            f"{name} is {there!r} in {one}, {here!r} in {other}"
-            for found, one, other in (
-                (contradictions(inferred, files), weights, beside),
-                (contradictions(inferred, given), weights, "the hparams"),
-                (differences(files, given), beside, "the hparams"),
-            )
-            for name, there, here in found
-        ]
-        if problems:
-            raise UserError(
-                f"{'; '.join(problems)}.\nHparams can add what weights and files "
-                "do not say, and change nothing that they do."
-            )
-        known = {k: v for k, v in inferred.items() if k not in _assumed(shapes)}
-        known |= files | given
-        return known, inferred | known
 
 
 class StoredModel(NamedTuple):
@@ -532,16 +521,6 @@ def _check_complete(stored: StoredModel) -> None:
         )
 
 
-def _hash_of(texts: Iterable[str]) -> str:
-    return hashlib.sha256(" ".join(texts).encode()).hexdigest()
-
-
-@functools.cache
-def _file_sha256(path: Path, changed: int) -> str:
-    del changed  # part of the key
-    return sha256(path)
-
-
 # Config fields on one level.
 
 
@@ -617,15 +596,28 @@ def text_of(found: Iterable[Difference]) -> str:
 # Inferred from the names and shapes of weights.
 
 
+def _scopes(shapes: Shapes) -> set[str]:
+    return {name.partition("/")[0] for name in shapes}
+
+
+def _depth(shapes: Shapes, scope: str) -> int:
+    start = f"{scope}/encoder/layer_"
+    return len({name.split("/")[2] for name in shapes if name.startswith(start)})
+
+
 def fields_of_shapes(shapes: Shapes, origin: str) -> dict[str, Any]:
     """Fields that the weights of an ELECTRA model show.
 
     An encoder without heads counts as one with a uniform generator. Raises `UserError`
     for weights of another model.
     """
+    scopes = _scopes(shapes)
+    generator, objective = by_scopes(scopes), by_heads(scopes)
+    kind, [tower, *_] = GENERATORS[generator], GENERATORS["two_tower"].encoders
+    only_towers = tower in scopes and not _depth(shapes, ENCODER)
+    main = tower if only_towers else ENCODER
     try:
         vocab_size, embedding_size = shapes[WORDS]
-        main = _main_scope(shapes)
         hidden, intermediate = shapes[
             f"{main}/encoder/layer_0/intermediate/dense/kernel"
         ]
@@ -638,17 +630,36 @@ def fields_of_shapes(shapes: Shapes, origin: str) -> dict[str, Any]:
             f"{origin} is not an ELECTRA model: {first}.\nAn ELECTRA model has an "
             "encoder under electra/ with word, position and segment embeddings."
         ) from None
+    layers = _depth(shapes, main)
+    if only_towers:
+        objective = "two_tower"
+    elif generator == "tied" and objectives.DISCRIMINATOR_HEAD not in scopes:
+        objective = objective or "mlm"
     found = {
         "vocab_size": vocab_size,
         "embedding_size": embedding_size,
         "max_seq_length": positions,
         "hidden_size": hidden,
         "intermediate_size": intermediate,
-        "num_hidden_layers": _depth(shapes, main),
+        "num_hidden_layers": layers,
         "max_position_embeddings": positions,
         "type_vocab_size": types,
+        "objective": objective or kind.objectives[0],
+        "generator": generator,
     }
-    return found | _objective_and_generator(shapes, found)
+    if kind.has_own_encoders:
+        scope, names = kind.encoders[0], shapes.keys()
+        found["embedding_sharing"] = "shared"
+        if any(name.startswith(f"{scope}/embeddings/") for name in names):
+            # Those of an untied generator have its width.
+            summed = any(
+                name.startswith(f"{scope}/embeddings_project/") for name in names
+            )
+            found["embedding_sharing"] = "disentangled" if summed else "untied"
+        [width, *_] = shapes[f"{scope}/encoder/layer_0/attention/self/query/kernel"]
+        found["generator_hidden_size"] = width / hidden
+        found["generator_layers"] = _depth(shapes, scope) / layers
+    return found
 
 
 def _assumed(shapes: Shapes) -> set[str]:
@@ -696,53 +707,3 @@ def note_of_heads(width: int, origin: str) -> str:
         f"Note: {origin} does not say its number of attention heads: {width // 64} "
         "inferred, one per 64 of its width."
     )
-
-
-def _scopes(shapes: Shapes) -> set[str]:
-    return {name.partition("/")[0] for name in shapes}
-
-
-def _has(shapes: Shapes, prefix: str) -> bool:
-    return any(name.startswith(f"{prefix}/") for name in shapes)
-
-
-def _main_scope(shapes: Shapes) -> str:
-    """The scope of the main encoder; a tower's where there are only towers."""
-    tower = GENERATORS["two_tower"].encoders[0]
-    only_towers = not _has(shapes, f"{ENCODER}/encoder") and _has(shapes, tower)
-    return tower if only_towers else ENCODER
-
-
-def _depth(shapes: Shapes, scope: str) -> int:
-    pattern = re.compile(re.escape(scope) + r"/encoder/layer_(\d+)/")
-    found = {int(m[1]) for m in map(pattern.match, shapes) if m}
-    return 1 + max(found, default=-1)
-
-
-def _objective_and_generator(
-    shapes: Shapes, found: Mapping[str, Any]
-) -> dict[str, Any]:
-    scopes = _scopes(shapes)
-    name = by_scopes(scopes)
-    kind = GENERATORS[name]
-    objective = by_heads(scopes) or kind.objectives[0]
-    if name == "tied" and not _has(shapes, DISCRIMINATOR_HEAD):
-        objective = by_heads(scopes) or "mlm"
-    if _main_scope(shapes) != ENCODER:
-        objective = "two_tower"
-    if not kind.has_own_encoders:
-        return {"objective": objective, "generator": name}
-    scope = kind.encoders[0]
-    query = shapes[f"{scope}/encoder/layer_0/attention/self/query/kernel"]
-    sharing = "shared"
-    if _has(shapes, f"{scope}/embeddings"):
-        # Those of an untied generator have its width.
-        summed = _has(shapes, f"{scope}/embeddings_project")
-        sharing = "disentangled" if summed else "untied"
-    return {
-        "objective": objective,
-        "generator": name,
-        "embedding_sharing": sharing,
-        "generator_hidden_size": query[0] / found["hidden_size"],
-        "generator_layers": _depth(shapes, scope) / found["num_hidden_layers"],
-    }
