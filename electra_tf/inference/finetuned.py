@@ -32,7 +32,7 @@ from electra_tf.finetune.inputs import Columns, Input, Source, shown
 from electra_tf.finetune.results import hparams_in
 from electra_tf.finetune.task import FACTS_FILE, Task, TaskFacts, facts_of, read_facts
 from electra_tf.inference.model import Predictor
-from electra_tf.interop import huggingface, huggingface_files, readers
+from electra_tf.interop import huggingface, readers
 from electra_tf.interop.checkpoint import FINETUNE, fit_rows
 from electra_tf.interop.huggingface import ARCHITECTURES
 from electra_tf.interop.networks import CLASSIFIER, EMBEDDINGS, TEXT_CLASSIFIER, Network
@@ -130,7 +130,7 @@ def _predictor(folder: Path, config: Mapping[str, Any]) -> TaskPredictor:
     manifest = folder / MANIFEST
     said = read_json(manifest).get("task", {}) if manifest.is_file() else {}
     choices = [tuple(columns) for columns in said.get("columns", ())]
-    length = huggingface_files.max_length(folder) or _LONGEST
+    length = huggingface.max_length(folder) or _LONGEST
     length = min(length, _LONGEST, network.shape.max_position_embeddings)
     hparams = {
         "task_names": [kind],
