@@ -211,26 +211,18 @@ def model_of(part: Part) -> Any:
 
     graph = Graph(part.tensors, part.shape.hidden_act)
     outputs = part.head(graph, encode(graph, part.shape, part.types))
-    axes = {POSITIONS: ["batch", "masks"]}
-    made = helper.make_graph(
-        graph.nodes,
-        "electra",
-        [
-            helper.make_tensor_value_info(
-                name, TensorProto.INT32, axes.get(name, ["batch", "length"])
-            )
-            for name in part.check.inputs
-        ],
-        [
-            helper.make_tensor_value_info(
-                n,
-                TensorProto.INT32 if n.endswith("_index") else TensorProto.FLOAT,
-                None,
-            )
-            for n in outputs
-        ],
-        [numpy_helper.from_array(a, name) for name, a in graph.constants.items()],
-    )
+
+    def values(names, axes=None):
+        for name in names:
+            is_int = axes or name.endswith("_index")
+            kind = TensorProto.INT32 if is_int else TensorProto.FLOAT
+            shape = ["batch", "masks"] if name == POSITIONS else axes
+            yield helper.make_tensor_value_info(name, kind, shape)
+
+    inputs = [*values(part.check.inputs, ["batch", "length"])]
+    arrays = [numpy_helper.from_array(a, name) for name, a in graph.constants.items()]
+    ends = inputs, [*values(outputs)]
+    made = helper.make_graph(graph.nodes, "electra", *ends, arrays)
     opset = helper.make_opsetid("", OPSET)
     model = helper.make_model(made, opset_imports=[opset], producer_name="electra_tf")
     model.ir_version = 10  # what opset 20 came with, for older runtimes

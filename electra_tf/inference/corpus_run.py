@@ -19,6 +19,7 @@ import glob
 import hashlib
 import itertools
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -29,7 +30,7 @@ from electra_tf import processes
 from electra_tf.errors import EXIT_DIVERGED, UserError
 from electra_tf.finetune import inputs
 from electra_tf.inference import detection, prediction, scoring
-from electra_tf.inference.model import Model, TokenPrediction
+from electra_tf.inference.model import Model
 from electra_tf.inference.scoring import batched
 from electra_tf.jobs import folder as job_folder
 from electra_tf.jobs import job
@@ -128,7 +129,7 @@ def run(
         "input": text.facts(),
     }
     plan = Plan(folder, load, len(shards), settings)
-    _loaded[_key(plan)] = model
+    _models[json.dumps(settings)] = model
     with job_folder.opened(folder, settings) as opened:
         if opened.is_finished:
             digests = [file["input_sha256"] for file in opened.state["files"]]
@@ -177,11 +178,7 @@ def _check_apart(folder: str, read: str) -> None:
         )
 
 
-_loaded: dict[str, Any] = {}
-
-
-def _key(plan: Plan) -> str:
-    return json.dumps(plan.settings)
+_models: dict[str, Any] = {}  # of this process, by the settings of their runs
 
 
 def _model_of(plan: Plan) -> Any:
@@ -189,16 +186,17 @@ def _model_of(plan: Plan) -> Any:
 
     Raises `UserError` for another model than the run was begun with.
     """
-    if _key(plan) not in _loaded:
+    key = json.dumps(plan.settings)
+    if key not in _models:
         before_tensorflow()
-        model, known = plan.load(plan.settings["options"]), plan.settings["model"]
-        if model.model != known:
+        model = plan.load(plan.settings["options"])
+        if model.model != plan.settings["model"]:
             raise UserError(
                 f"{model.model['path']} is another model than {plan.folder} was begun "
                 "with.\nEvery machine needs the same there."
             )
-        _loaded[_key(plan)] = model
-    return _loaded[_key(plan)]
+        _models[key] = model
+    return _models[key]
 
 
 def write_shard(plan: Plan, task: tuple[int, list], folder: str) -> dict[str, Any]:
@@ -399,16 +397,15 @@ class Detections(_OfTexts):
             found = self._model.detect([chunk[i][1] for i in order])
             of_text = dict(zip(order, found, strict=True))
             for place, (number, text) in enumerate(chunk):
-                self._check(of_text[place], texts, number)
-                yield detection.to_json(text, of_text[place])
-
-    def _check(self, tokens: list[TokenPrediction], texts: Texts, number: int) -> None:
-        if any(token.probability != token.probability for token in tokens):
-            raise UserError(
-                f"{texts.place(number)}: {self._model.name} gives it probabilities "
-                "that are not numbers:\nits weights or activations are not finite.",
-                EXIT_DIVERGED,
-            )
+                tokens = of_text[place]
+                if any(math.isnan(token.probability) for token in tokens):
+                    raise UserError(
+                        f"{texts.place(number)}: {self._model.name} gives it "
+                        "probabilities that are not numbers:\nits weights or "
+                        "activations are not finite.",
+                        EXIT_DIVERGED,
+                    )
+                yield detection.to_json(text, tokens)
 
     def counts(self, row: dict[str, Any]) -> dict[str, int]:
         """Tokens, and those that look replaced rather than not."""

@@ -249,33 +249,24 @@ class Model:
         line on stderr names. Raises `UserError`, naming those that it offers, for
         another.
         """
-        method = self._checked_method(method)
-        if method not in self._scorers:
-            self._scorers[method] = TextScorer(
-                self._score_function(method),
-                self.vocab,
-                self.tokenizer,
-                self.max_seq_length,
-                method,
-                self.name,
-            )
-        return self._scorers[method]
-
-    def _checked_method(self, method: str | None) -> str:
-        """`method` if the model offers it; of None the best one, named on stderr."""
         if not self.methods:
             raise self.lacks("score")
         if method is None:
             method = self.methods[0]
             if method != "electric":
                 print(f"Scored by {method}: {METHODS[method]}.", file=sys.stderr)
-        if method in self.methods:
-            return method
-        listed = "; ".join(f"{offer} ({METHODS[offer]})" for offer in self.methods)
-        raise UserError(
-            f"{self.name} is {self.what} and has no scores by the method {method!r}.\n"
-            f"It offers: {listed}."
-        )
+        if method not in self.methods:
+            listed = "; ".join(f"{offer} ({METHODS[offer]})" for offer in self.methods)
+            raise UserError(
+                f"{self.name} is {self.what} and has no scores by the method "
+                f"{method!r}.\nIt offers: {listed}."
+            )
+        if method not in self._scorers:
+            score, length = self._score_function(method), self.max_seq_length
+            self._scorers[method] = TextScorer(
+                score, self.vocab, self.tokenizer, length, method, self.name
+            )
+        return self._scorers[method]
 
     def score(
         self, texts: Any, method: str | None = None, overlap: int = 0

@@ -93,7 +93,7 @@ def test_workers_notice_other_text_and_another_model(model, tmp_path, monkeypatc
     with pytest.raises(UserError, match="part-00001.*made from another text"):
         corpus_run._check_same_text(str(folder), digests, shards)
     # A model that has changed since the plan is refused.
-    corpus_run._loaded.clear()
+    corpus_run._models.clear()
     other = plan._replace(settings=settings | {"model": {"sha256": "0" * 64}})
     with pytest.raises(UserError, match="another model than"):
         corpus_run.write_shard(other, (1, shards[1]), str(folder))
