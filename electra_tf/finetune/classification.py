@@ -361,8 +361,8 @@ class TextTask(Task):
             return [self.input_example(eid, one.fields) for eid, one in enumerate(read)]
         rows = []
         wanted = [(*columns, *self.label_columns)]
-        for where, row, _ in inputs.whole_rows(source, wanted, bad):
-            if wrong := inputs.no_text(row, columns) or self.wrong_cells(row):
+        for where, row, _ in inputs.whole_rows(source, wanted, bad, len(columns)):
+            if wrong := self.wrong_cells(row):
                 bad(where, wrong)
             else:
                 rows.append((where, row))
