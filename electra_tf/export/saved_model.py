@@ -13,7 +13,7 @@ import tensorflow as tf
 from absl import logging
 
 from electra_tf.errors import UserError
-from electra_tf.export import classifier, finetuned_task, parts, question_answering
+from electra_tf.export import finetuned_task, parts, task_signatures
 from electra_tf.export.formats import ExportRequest
 from electra_tf.export.signatures import Check, ExportedModel, Servable
 from electra_tf.interop import verification
@@ -32,11 +32,11 @@ WHAT = {
 }
 # By the kind of a fine-tuned task.
 TASKS = {
-    "classification": classifier.text_classifier,
-    "multilabel": classifier.text_classifier,
-    "regression": classifier.text_classifier,
-    "tagging": classifier.tagger,
-    "qa": question_answering.question_answering,
+    "classification": task_signatures.text_classifier,
+    "multilabel": task_signatures.text_classifier,
+    "regression": task_signatures.text_classifier,
+    "tagging": task_signatures.tagger,
+    "qa": task_signatures.question_answering,
 }
 # Above it, a SavedModel is not the model. bfloat16 has 8 bits, and rounds elsewhere
 # where TensorFlow puts operations together.

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from electra_tf.errors import UserError
-from electra_tf.export import finetuned_task, question_answering, saved_model
+from electra_tf.export import finetuned_task, saved_model, task_signatures
 from tests.helpers.exporting import LETTERS
 from tests.helpers.runs import SPECIAL, by_default
 from tests.helpers.tiny_trials import PLAIN, SQUAD, write_data, write_run
@@ -66,7 +66,7 @@ def test_answers_with_unknown_words_are_checked_by_characters(tmp_path, answer_t
     hparams = SQUAD | PLAIN | {"max_answer_length": 20, "answer_text": answer_text}
     config, _, _ = write_run(data, hparams)
     task = finetuned_task.read_task(Path(config.trial_dir(1)), "squad")
-    made = question_answering.question_answering(task)
+    made = task_signatures.question_answering(task)
     asked = [name for check in made.checks for name in check.expected]
     assert "answer" in asked
     saved_model.write_saved_models({"squad": made}, task.source, tmp_path / "out")

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from electra_tf.errors import UserError
-from electra_tf.export.question_answering import windows_on
+from electra_tf.export.task_signatures import windows_on
 from electra_tf.finetune import qa
 from electra_tf.finetune.qa_answers import WINDOWS_PER_EXAMPLE
 from electra_tf.text import tokenization, vocabulary
