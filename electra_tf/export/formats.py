@@ -46,7 +46,6 @@ FORMATS = {
     "tf1": Format(f"{_HERE}.other_libraries"),
 }
 OLD_NAMES = {"tflite": "litert"}
-_PUBLISHING = f"{_HERE}.hub"
 
 
 class ExportRequest(NamedTuple):
@@ -103,17 +102,18 @@ def export(request: ExportRequest) -> str:
     format = OLD_NAMES.get(request.format, request.format)
     request, known = request._replace(format=format), FORMATS[format]
     _check_flags(request)
-    publishing = importlib.import_module(_PUBLISHING)
-    publishing.check(request)
+    from electra_tf.export import hub  # it imports this module
+
+    hub.check(request)
     written = request.output_dir
-    is_new = not (request.publish and publishing.is_written(request))
+    is_new = not (request.publish and hub.is_written(request))
     if is_new:
         _check(request)
         startup.import_tensorflow()
         module = importlib.import_module(known.module)
         written = getattr(module, f"export_{request.format}")(request)
     if request.publish:
-        publishing.publish(request)
+        hub.publish(request)
     done = "Would be uploaded unchanged:" if request.dry_run else "Uploaded unchanged:"
     print(shown(f"{'Written to' if is_new else done} {written}"))
     return str(written)

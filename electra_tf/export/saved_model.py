@@ -117,8 +117,7 @@ def write_part(
     in_float32: ExportedModel | None = None,
 ) -> Path:
     """`write_parts` for one."""
-    [found] = write_parts(source, [what], output_dir, in_float32)
-    return found
+    return write_parts(source, [what], output_dir, in_float32)[0]
 
 
 def write_parts(
@@ -185,7 +184,20 @@ def fill_folder(
     Returns the greatest difference from the model.  Raises `OSError` when it cannot be
     written, `UserError` (65) when that difference is beyond TOLERANCE.
     """
-    _save(servable, source, folder)
+    # The vocabulary is in the graph; as an asset it is there for people and tools.
+    vocab_file = folder / "vocab.txt"
+    text = "".join(f"{token}\n" for token in source.vocab.tokens)
+    vocab_file.write_text(text, encoding="utf-8")
+    servable.root.vocab_file = tf.saved_model.Asset(str(vocab_file))
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(logging.WARNING)  # TensorFlow reports each step of a save.
+    try:
+        tf.saved_model.save(servable.root, str(folder), signatures=servable.signatures)
+        vocab_file.unlink()
+    except tf.errors.OpError as error:
+        raise OSError(None, error.message.splitlines()[0]) from error
+    finally:
+        logging.set_verbosity(verbosity)
     tolerance = TOLERANCE[source.facts.get("precision", "float32")]
     loaded = tf.saved_model.load(readable_by_tensorflow(folder))
     differences = _differences(loaded, servable.checks)
@@ -215,23 +227,6 @@ def fill_folder(
         content["differences_from_float32"] = lost
     write_manifest(folder, content, _PACKAGES)
     return content["max_difference"]
-
-
-def _save(servable: Servable, source: ExportedModel, folder: Path) -> None:
-    # The vocabulary is in the graph; as an asset it is there for people and tools.
-    vocab_file = folder / "vocab.txt"
-    text = "".join(f"{token}\n" for token in source.vocab.tokens)
-    vocab_file.write_text(text, encoding="utf-8")
-    servable.root.vocab_file = tf.saved_model.Asset(str(vocab_file))
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity(logging.WARNING)  # TensorFlow reports each step of a save.
-    try:
-        tf.saved_model.save(servable.root, str(folder), signatures=servable.signatures)
-        vocab_file.unlink()
-    except tf.errors.OpError as error:
-        raise OSError(None, error.message.splitlines()[0]) from error
-    finally:
-        logging.set_verbosity(verbosity)
 
 
 def _differences(loaded, checks: Sequence[Check]) -> dict[str, float]:

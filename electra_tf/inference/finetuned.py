@@ -255,13 +255,12 @@ class FinetunedModel(NamedTuple):
 
 def _vocabulary(folder: Path, hparams: dict[str, Any], usual: str) -> str:
     """The file that a trial names, or the usual one where that is gone."""
-    places = list(dict.fromkeys([hparams.get("vocab_file", usual), usual]))
-    for path in places:
+    for path in (named := hparams.get("vocab_file", usual)), usual:
         if os.path.isfile(fetch_once(path)):
             return path
     raise UserError(
-        f"{places[0]}, the vocabulary of {folder}, does not exist"
-        f"{''.join(f', nor does {path}' for path in places[1:])}.\nSay where it is: "
+        f"{named}, the vocabulary of {folder}, does not exist"
+        f"{f', nor does {usual}' * (named != usual)}.\nSay where it is: "
         "predict by --data-dir, export_model.py by --vocab-file."
     )
 

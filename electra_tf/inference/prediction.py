@@ -208,14 +208,15 @@ def _tags(words: list[str], row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _answer(row: dict[str, Any]) -> dict[str, Any]:
-    is_there = row["start"] >= 0
     answer = {
         "answer": row["answer"],
-        "start": row["start"] if is_there else None,
-        "end": row["end"] if is_there else None,
-        "score": rounded(row["score"]) if is_there else 0.0,
+        "start": row["start"],
+        "end": row["end"],
+        "score": rounded(row["score"]),
         "probability": rounded(row["probability"]),
     }
+    if row["start"] < 0:
+        answer |= {"start": None, "end": None, "score": 0.0}
     if "null_odds" in row:
         answer["null_odds"] = rounded(row["null_odds"])
         answer["has_answer"] = bool(row["has_answer"])

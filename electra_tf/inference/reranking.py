@@ -178,21 +178,16 @@ def lines(
             best = f"{one.id} {' '.join(ranked[0].text.split())}".rstrip()
             yield best.encode("utf-8", "replace").decode()  # half a character
         else:
-            yield json_line(to_json(one, ranked))
-
-
-def to_json(one: NBestList, ranked: Sequence[Ranked]) -> dict[str, Any]:
-    """A list in its new order, in the form that it is read in."""
-    hypotheses = [
-        one.hypotheses[row.index].row
-        | {"text": row.text, "score": row.given}
-        | {"model_score": round(row.model, 6), "total": round(row.total, 6)}
-        for row in ranked
-    ]
-    whole = {"id": one.id} | one.row | {"hypotheses": hypotheses}
-    if one.reference is not None:
-        whole["reference"] = one.reference
-    return whole
+            hypotheses = [
+                one.hypotheses[row.index].row
+                | {"text": row.text, "score": row.given}
+                | {"model_score": round(row.model, 6), "total": round(row.total, 6)}
+                for row in ranked
+            ]
+            whole = {"id": one.id} | one.row | {"hypotheses": hypotheses}
+            if one.reference is not None:
+                whole["reference"] = one.reference
+            yield json_line(whole)
 
 
 def word_errors(reference: str, hypothesis: str) -> int:
