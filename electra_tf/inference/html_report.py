@@ -108,19 +108,16 @@ def results_of(model_dir: Path) -> dict[str, Any]:
     Raises `UserError` (65) for a file that is not JSON.
     """
     path = model_dir / "results" / "unsup_results.json"
-    if not path.is_file():
-        return {}
-    return read_json(path)
+    return read_json(path) if path.is_file() else {}
 
 
 def data_of(results: dict[str, Any]) -> str:
     """Which data an evaluation is of: metrics of text that was learnt say little."""
-    known = results.get("is_training_data")
-    if known is None:
-        return "the data that the run evaluates on"
-    if known:
-        return "the data that it was trained on"
-    return "the data that eval_tfrecords names besides"
+    return {
+        None: "the data that the run evaluates on",
+        True: "the data that it was trained on",
+        False: "the data that eval_tfrecords names besides",
+    }[results.get("is_training_data")]
 
 
 def _metrics_table(results: dict) -> str:
