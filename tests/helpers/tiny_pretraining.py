@@ -43,7 +43,11 @@ VARIANTS = {
     "frozen_generator": {"objective": "frozen_generator"},
     "corrective_lm": {"objective": "corrective_lm"},
     "multi_choice": {"objective": "multi_choice"},
-    "contrastive": {"contrastive_weight": 2.0, "contrastive_group": 2},
+    "coco_lm": {
+        "objective": "corrective_lm",
+        "contrastive_weight": 2.0,
+        "contrastive_group": 2,
+    },
 }
 
 

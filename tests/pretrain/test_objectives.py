@@ -130,8 +130,8 @@ PARTS = [
         ("electra/", "selection_predictions/"),
     ),
     ("multi_choice", lambda out: out.loss, MAIN),
-    ("contrastive", lambda out: out.contrast.loss, ("electra/", "contrast_head/")),
-    ("contrastive", lambda out: out.loss, MAIN),
+    ("coco_lm", lambda out: out.contrast.loss, ("electra/", "contrast_head/")),
+    ("coco_lm", lambda out: out.loss, MAIN),
 ]
 
 
@@ -492,7 +492,7 @@ def test_contrast_by_hand():
 
 def test_what_is_contrasted():
     """The corrupted text and a crop of the original, by the head at [CLS]."""
-    model, batch = tiny_model("contrastive", disc_weight=3.0), tiny_batch()
+    model, batch = tiny_model("coco_lm", disc_weight=3.0), tiny_batch()
     out = model(batch)
     text = tuple(batch[n] for n in ("input_ids", "input_mask", "segment_ids"))
     crops = masking.cropped(*text, batch["crop_uniform"])
@@ -503,7 +503,7 @@ def test_what_is_contrasted():
     found = contrast(model.contrast_head(tf.stack(states, axis=1)), 2, None)
     main = out.discriminated
     np.testing.assert_allclose(main.contrast.losses, found.losses, rtol=1e-5)
-    expected = out.generated.loss + 3 * main.loss + 2 * found.loss
+    expected = out.generated.loss + 3 * main.loss + 2 * found.loss + main.tokens.loss
     assert float(out.total_loss) == pytest.approx(float(expected), rel=1e-5)
 
 

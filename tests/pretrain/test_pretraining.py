@@ -163,7 +163,7 @@ def test_weights_of_losses_and_a_logit_of_zero():
 # Parts of a global batch.
 
 
-@pytest.mark.parametrize("variant", each_variant("contrastive"))
+@pytest.mark.parametrize("variant", each_variant("coco_lm"))
 def test_parts_of_a_batch_add_up(variant):
     """With the weights of the whole, losses and gradients of parts are summands."""
     model, batch = shared_model(variant), tiny_batch(rows=6)
