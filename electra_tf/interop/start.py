@@ -79,7 +79,7 @@ class Start(NamedTuple):
             return
         if self.original:
             variables = state.variables().items()
-            theirs = {k: v for k, v in variables if not tf1.is_ours_alone(k)}
+            theirs = {k: v for k, v in variables if not tf1.OURS.match(k)}
             stored = tf1.tensors_of(self.original.origin)
             fit_rows(stored, data.vocab, log).assign_to(theirs)
             checkpoints.last_saved_step = state.step  # Its files stay as they are.
