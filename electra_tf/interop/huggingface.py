@@ -215,11 +215,9 @@ def write_networks(
     tokenizer = vocabulary.fast_tokenizer(
         stored.vocab.distinct, stored.tokenizer_config
     )
+    encode = functools.partial(tokenizer.encode_batch, add_special_tokens=False)
     words = verification.words_tokenized_otherwise(
-        stored,
-        lambda texts: [
-            e.ids for e in tokenizer.encode_batch(texts, add_special_tokens=False)
-        ],
+        stored, lambda texts: [found.ids for found in encode(texts)]
     )
     facts = {"words_tokenized_otherwise": words._asdict(), **(more or {})}
 
@@ -337,17 +335,12 @@ def read_network(
     config = read_json(folder / CONFIG)
     shape, embedding_size = shape_of(config, folder)
     place = folder / WEIGHTS
-    tensors = read_tensors(folder, allow_pytorch_bin)
-    if not any(name.startswith(PREFIX) for name in tensors):
-        tensors = {
-            PREFIX + name if name.startswith(_ENCODER_PARTS) else name: array
-            for name, array in tensors.items()
-        }
-    tensors = {
-        name: array
-        for name, array in tensors.items()
-        if not name.removeprefix(PREFIX).startswith(BUFFERS)
-    }
+    stored, tensors = read_tensors(folder, allow_pytorch_bin), {}
+    is_whole = any(name.startswith(PREFIX) for name in stored)
+    for name, array in stored.items():
+        if not name.removeprefix(PREFIX).startswith(BUFFERS):
+            is_bare = not is_whole and name.startswith(_ENCODER_PARTS)
+            tensors[PREFIX + name if is_bare else name] = array
     # Some files repeat the word embeddings.
     repeated = tensors.pop(TIED, None)
     if repeated is not None and not np.array_equal(repeated, tensors.get(_WORDS)):
@@ -447,11 +440,9 @@ def read(folder: Path, allow_pytorch_bin: bool = False) -> Opened:
             notes.append(f"left out: the head of {ARCHITECTURES[network.head()]}")
             network = network.encoder()
         # An encoder and a discriminator are the same part of a model.
-        kind = (
-            networks.GENERATOR
-            if network.head() == networks.GENERATOR_HEAD
-            else networks.DISCRIMINATOR
-        )
+        kind = networks.DISCRIMINATOR
+        if network.head() == networks.GENERATOR_HEAD:
+            kind = networks.GENERATOR
         if kind in found:
             raise UserError(
                 f"{part} is not the only folder with the weights of a {kind} in "
