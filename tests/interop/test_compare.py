@@ -30,6 +30,7 @@ SMALL = {
 }
 OTHER = {"hidden_act": "relu", "max_position_embeddings": 600, "learning_rate": 1.0}
 OTHER |= {"objective": "two_stage", "stage_one_steps": 7}
+FINE_TUNED = "do_lower_case hidden_act max_position_embeddings"
 VOCAB = Vocabulary((*SPECIAL_TOKENS, "a"))
 
 
@@ -46,16 +47,10 @@ def config(cls=PretrainingConfig, **hparams):
 @pytest.mark.parametrize(
     ("purpose", "names"),
     [
-        (
-            checkpoint.RESUME,
-            "do_lower_case hidden_act max_position_embeddings objective",
-        ),
-        (
-            checkpoint.EVALUATE,
-            "do_lower_case hidden_act max_position_embeddings objective",
-        ),
+        (checkpoint.RESUME, f"{FINE_TUNED} objective"),
+        (checkpoint.EVALUATE, f"{FINE_TUNED} objective"),
         (checkpoint.WARM_START, "hidden_act"),
-        (checkpoint.FINETUNE, "do_lower_case hidden_act max_position_embeddings"),
+        (checkpoint.FINETUNE, FINE_TUNED),
     ],
 )
 def test_fields_that_count_for_a_purpose(purpose, names):
