@@ -26,6 +26,7 @@ from electra_tf.config.objectives import DISCRIMINATOR_HEAD
 from electra_tf.model import target
 from electra_tf.model.serialization import serializable
 from electra_tf.model.transformer_layer import LayerNorm, activation, initializer
+from electra_tf.pretrain.metrics import EPSILON
 
 # Scores of more rows leave a CPU's caches between the passes over them; other devices
 # need larger products.
@@ -124,7 +125,6 @@ def discriminator_output(
     is_replaced: tf.Tensor,
     weights: tf.Tensor,
     total_weight: tf.Tensor | None,
-    epsilon: float,
 ) -> DiscriminatorOutput:
     """Binary cross-entropy of `logits` [B, L] over the tokens that count.
 
@@ -145,8 +145,8 @@ def discriminator_output(
         probs=tf.sigmoid(logits),
         # A logit of 0 counts as "original", as in the original program.
         predictions=tf.cast(logits > 0, tf.int32),
-        per_example_loss=tf.reduce_sum(losses, axis=-1) / (tokens + epsilon),
-        loss=tf.reduce_sum(losses) / (total_weight + epsilon),
+        per_example_loss=tf.reduce_sum(losses, axis=-1) / (tokens + EPSILON),
+        loss=tf.reduce_sum(losses) / (total_weight + EPSILON),
     )
 
 

@@ -86,15 +86,6 @@ class PretrainerSettings:
     generator_width: int = 0
 
 
-# The settings that are hparams, too.
-_OF_CONFIG = {field.name for field in dataclasses.fields(PretrainerSettings)} - {
-    "special_ids",
-    "generator",
-    "objective",
-    "generator_width",
-}
-
-
 class PretrainingOutput(NamedTuple):
     """Everything one pass computes."""
 
@@ -268,9 +259,8 @@ class ElectraPretrainer(keras.Model):
 
     def objective_of(self, phase: Phase) -> Objective:
         """What is learned in a phase of the training."""
-        own = {
-            name: getattr(phase.config, name) for name in ("mask_prob", "temperature")
-        }
+        own = {"mask_prob": phase.config.mask_prob}
+        own["temperature"] = phase.config.temperature
         settings = dataclasses.replace(self.settings, **own)
         return type(self.objective)(settings, phase.stage)
 
@@ -430,15 +420,14 @@ def build_pretrainer(
         vocabulary = vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id
     if dtype is None and config.precision != type(config).precision:
         dtype = config.precision
-    settings = {name: getattr(config, name) for name in _OF_CONFIG}
+    names = (field.name for field in dataclasses.fields(PretrainerSettings))
+    settings = {name: getattr(config, name) for name in names if hasattr(config, name)}
     if at_rest and config.embedding_sharing == "disentangled":
         settings["embedding_sharing"] = "summed"
     return ElectraPretrainer(
         config.model_config(),
         config.generator_config(),
         special_ids=vocabulary,
-        generator=config.generator,
-        objective=config.objective,
         **settings,
         dtype=dtype,
     )

@@ -68,7 +68,6 @@ def log_with_copying(
 class ReplaceMLM(Objective):
     """Masked language modeling whose input has samples in place of [MASK]."""
 
-    name = "replace_mlm"
     model = "a Replace MLM"
     description = (
         "Replace MLM: a masked language model that read a generator's samples in place "
@@ -108,7 +107,6 @@ class AllTokensMLM(ReplaceMLM):
     simply to be copied, 1 - D: p(v) = D 1[v = corrupted token] + (1 - D) softmax_v.
     """
 
-    name = "all_tokens_mlm"
     model = "an All-Tokens MLM"
     description = (
         "All-Tokens MLM: a language model that read a text with a generator's samples "
@@ -198,7 +196,6 @@ class CorrectiveLM(TokenTask):
     from replaced token detection alone.
     """
 
-    name = "corrective_lm"
     model = "a corrective language model"
     description = (
         "corrective language modeling (COCO-LM): a generator replaced tokens, the "
@@ -228,7 +225,6 @@ class CorrectiveLM(TokenTask):
 class MultiChoice(TokenTask):
     """Which of K tokens stood there? The others are samples of the generator."""
 
-    name = "multi_choice"
     model = "an ELECTRA with multi-word selection"
     description = (
         "ELECTRA with multi-word selection (TEAMS): a generator replaced tokens, the "
