@@ -35,6 +35,7 @@ class TransformerHparams:
     heads: int | None = None  # None: one per 64 of h
     head_size: int | None = None  # None: the heads share h
     output_frac: float = OUTPUT_FRAC  # share of positions with an output softmax
+    sparse_embed_lookup: bool = False  # look embeddings up instead of multiplying
     decoder: bool = False  # attend to an encoder as well
 
     def __post_init__(self):
@@ -69,7 +70,7 @@ class TransformerHparams:
             hidden = 2 * h * e + (1 + ACTIVATION_FLOPS + LAYER_NORM_FLOPS) * e
             logits = 2 * e * v + (SOFTMAX_FLOPS + 2) * v  # 2: pick the target
             return self.output_frac * s * (hidden + logits)
-        lookup = 2 * e * v
+        lookup = 0 if self.sparse_embed_lookup else 2 * e * v
         type_and_position = 2 * e * (s + 2) + 2 * e
         project = 0 if e == h else 2 * h * e + h
         normalize = (LAYER_NORM_FLOPS + DROPOUT_FLOPS) * e

@@ -390,19 +390,19 @@ class RunData:
         Args:
           first_step: of the phase, where its schedules begin.
         """
-        words = token_weights = curriculum = None
+        tables = {}
         if training:
             counts = functools.partial(self.token_counts, part)
-            curriculum = Curriculum.of(part, first_step, counts)
-        if training and part.rare_mask_power:
-            counts = self.token_counts(part)
-            token_weights = masking.token_weights(counts, part.rare_mask_power)
+            tables["curriculum"] = Curriculum.of(part, first_step, counts)
+            if part.rare_mask_power:
+                weights = masking.token_weights(counts(), part.rare_mask_power)
+                tables["token_weights"] = weights
         if part.word_list is not None:
             found = word_list.load(part.word_list, self.vocab, part.do_lower_case)
-            words = WordTables.of(found)
+            tables["words"] = WordTables.of(found)
         return make_dataset(
             self.open(part, training),
-            MaskingSettings.of(part, self.vocab, words, token_weights, curriculum),
+            MaskingSettings.of(part, self.vocab, **tables),
             seed=part.seed,
             shuffle=training,
             **options,
