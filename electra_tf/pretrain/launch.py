@@ -53,8 +53,14 @@ def main(
     )
 
     def before_save() -> None:
+        """Says in config.json what the checkpoints beside it are made with."""
         lock.check()
-        save_config(config, checkpoints)
+        path = Path(config.model_dir) / "config.json"
+        start = {"init_checkpoint": checkpoints.settings["init_checkpoint"]}
+        try:
+            dataclasses.replace(config, **start).save(str(path))
+        except OSError as error:
+            raise cannot_write(path, error) from error
 
     checkpoints = Checkpoints(
         config.model_dir,
@@ -110,16 +116,6 @@ def settings_of(
         data = (phase.config.pretrain_tfrecords for phase in config.run_phases())
         found["data"] = [record_index.describe(place) for place in data]
     return found | ({"word_list_sha256": words.sha256} if words else {})
-
-
-def save_config(config: PretrainingConfig, checkpoints: Checkpoints) -> None:
-    """Writes config.json, which says what the checkpoints beside it were made with."""
-    path = Path(config.model_dir) / "config.json"
-    start = {"init_checkpoint": checkpoints.settings["init_checkpoint"]}
-    try:
-        dataclasses.replace(config, **start).save(str(path))
-    except OSError as error:
-        raise cannot_write(path, error) from error
 
 
 def read_vocabulary(

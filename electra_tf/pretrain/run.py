@@ -314,9 +314,8 @@ def check_data(
             console.log(f"Data: {line}")
         if config.eval_every_steps or config.sample_steps:
             sources.append(data.open(part, training=False))
-        if placement.is_read_elsewhere:
-            for source in sources:
-                source.only_part()
+        for source in sources if placement.is_read_elsewhere else ():
+            source.only_part()
     return ahead
 
 
@@ -333,10 +332,9 @@ def _rows(config: PretrainingConfig, phase: Phase, step: int) -> int:
 def _files_of(part: PretrainingConfig) -> Any:
     """The data of a phase, the same for however they are written."""
     place = part.pretrain_tfrecords
-    if isinstance(place, dict):
-        return [(_expanded(pattern), weight) for pattern, weight in place.items()]
-    patterns = [place] if isinstance(place, str) else place
-    return part.sampling_alpha, [_expanded(pattern) for pattern in patterns]
+    files = [_expanded(p) for p in ([place] if isinstance(place, str) else place)]
+    is_weighted = isinstance(place, dict)
+    return files, [*place.values()] if is_weighted else part.sampling_alpha
 
 
 def has_learned(config: PretrainingConfig, place: str | list | dict) -> bool:
@@ -496,26 +494,26 @@ class Samples:
         directory: str | os.PathLike,
         **journal,
     ):
-        self._task, self._vocab = task, vocab
-        self._batch = functools.cache(batch)
+        self._vocab, self._batch = vocab, functools.cache(batch)
         self._journal = Journal(directory, SAMPLES, "samples", tags={}, **journal)
         self.has = self._journal.has
-        self._judge = tf.function(self._judged, autograph=False)
 
-    def _judged(self, batch):
-        output = self._task.evaluated(batch)
-        if output.discriminated is None:
-            return None
-        return output.corrupted_ids, output.discriminated.probs
+        def judge(batch):
+            output = task.evaluated(batch)
+            probs = output.discriminated and output.discriminated.probs
+            return output.corrupted_ids, probs
+
+        self._judge = tf.function(judge, autograph=False)
 
     def __call__(self, step: int) -> bool:
         """Writes the passages as they are at this step; the training goes on."""
         if not self._journal.is_open:
             return False
         batch = self._batch()
-        if (judged := self._judge(batch)) is None:
+        ids, probs = self._judge(batch)
+        if probs is None:
             return False  # two_stage has no discriminator yet
-        arrays = [x.numpy() for x in (batch["input_ids"], *judged)]
+        arrays = [x.numpy() for x in (batch["input_ids"], ids, probs)]
         passages = [self._passage(*row) for row in zip(*arrays, strict=True)]
         self._journal.add(
             [{"step": step, "passages": passages}],
