@@ -71,9 +71,7 @@ class Cloze(NamedTuple):
 class GeneratorOutput(NamedTuple):
     """Predictions at the masked positions; `loss` is what the generator learns from."""
 
-    logits: (
-        tf.Tensor | None
-    )  # float32 [B, N, V]; None where they are the same everywhere
+    logits: tf.Tensor | None  # float32 [B, N, V]; None where all have the same
     per_token_loss: tf.Tensor  # float32 [B, N], unweighted
     mlm_loss: tf.Tensor  # scalar: mean over the masked positions
     predictions: tf.Tensor  # int32 [B, N]

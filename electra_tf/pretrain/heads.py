@@ -21,7 +21,6 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from electra_tf.config.model import ModelConfig
 from electra_tf.config.objectives import DISCRIMINATOR_HEAD
 from electra_tf.model import target
 from electra_tf.model.serialization import serializable
@@ -83,16 +82,6 @@ class DiscriminatorPredictions(keras.layers.Layer):
         flat = tf.reshape(hidden, [-1, self.hidden_size])
         logits = self.dense_1(self.activation(self.dense(flat)))
         return tf.cast(tf.reshape(logits, tf.shape(hidden)[:-1]), tf.float32)
-
-
-def discriminator_head(
-    config: ModelConfig, dtype, name: str = DISCRIMINATOR_HEAD
-) -> DiscriminatorPredictions:
-    """The built head on an encoder of the shape `config`."""
-    shape = config.hidden_size, config.initializer_range, config.hidden_act
-    layer = DiscriminatorPredictions(*shape, name=name, dtype=dtype)
-    layer.build()
-    return layer
 
 
 def noise_contrastive_logits(
@@ -192,9 +181,8 @@ class MaskedLMHead(keras.layers.Layer):
         """Transforms [..., H] to [..., E], where the word embeddings can score it."""
         flat = tf.reshape(hidden, [-1, hidden.shape[-1]])
         flat = self.layer_norm(self.activation(self.dense(flat)))
-        return tf.reshape(
-            flat, tf.concat([tf.shape(hidden)[:-1], [self.embedding_size]], 0)
-        )
+        shape = tf.concat([tf.shape(hidden)[:-1], [self.embedding_size]], 0)
+        return tf.reshape(flat, shape)
 
     def logits(self, transformed: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
         """Scores of all tokens, float32 [..., V], from `call`'s output [..., E]."""
@@ -202,9 +190,8 @@ class MaskedLMHead(keras.layers.Layer):
         scores = tf.matmul(flat, tf.cast(table, flat.dtype), transpose_b=True)
         scores = tf.cast(scores, tf.float32) + self.output_bias.value
         shape = tf.concat([tf.shape(transformed)[:-1], [self.vocab_size]], 0)
-        return tf.ensure_shape(
-            tf.reshape(scores, shape), transformed.shape[:-1] + [self.vocab_size]
-        )
+        scores = tf.reshape(scores, shape)
+        return tf.ensure_shape(scores, transformed.shape[:-1] + [self.vocab_size])
 
     def log_normalizer(
         self, transformed: tf.Tensor, table: tf.Tensor, chunk_size: int | None
@@ -311,15 +298,11 @@ def _of_chunks(chunks, table, bias):
             d_rows = tf.matmul(d_scores, chunk, transpose_a=True)
             return i + 1, d_chunks, d_table + tf.cast(d_rows, tf.float32), d_bias
 
+        d_chunks = tf.TensorArray(chunks.dtype, num_chunks)
         _, d_chunks, d_table, d_bias = tf.while_loop(
             lambda i, *_: i < num_chunks,
             one_chunk_backward,
-            (
-                0,
-                tf.TensorArray(chunks.dtype, num_chunks),
-                tf.zeros_like(table),
-                tf.zeros_like(bias),
-            ),
+            (0, d_chunks, tf.zeros_like(table), tf.zeros_like(bias)),
             parallel_iterations=1,
         )
         return tf.reshape(d_chunks.stack(), tf.shape(chunks)), d_table, d_bias

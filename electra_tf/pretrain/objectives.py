@@ -23,7 +23,7 @@ from electra_tf.pretrain import metrics
 from electra_tf.pretrain.generators import GeneratorOutput, MaskedInputs
 from electra_tf.pretrain.heads import (
     DiscriminatorOutput,
-    discriminator_head,
+    DiscriminatorPredictions,
     discriminator_output,
     masked_lm_head,
     noise_contrastive_logits,
@@ -110,7 +110,10 @@ class Objective:
     def head(self, name: str, config: ModelConfig, dtype) -> keras.layers.Layer:
         """One built head."""
         if name in (DISCRIMINATOR_HEAD, SENTENCE_HEAD):
-            return discriminator_head(config, dtype, name)
+            shape = config.hidden_size, config.initializer_range, config.hidden_act
+            layer = DiscriminatorPredictions(*shape, name=name, dtype=dtype)
+            layer.build()
+            return layer
         width = self.settings.embedding_size
         return masked_lm_head(config, width, config.vocab_size, name, dtype)
 
