@@ -25,7 +25,7 @@ from preparation import train_vocabulary
 
 from electra_tf import cli
 from electra_tf.data import tfrecord
-from electra_tf.data.example_building import ExampleBuilder
+from electra_tf.data.record_making import ExampleBuilder
 from electra_tf.text import corpus
 from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import Vocabulary

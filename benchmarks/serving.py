@@ -123,7 +123,7 @@ def stored_model(folder: Path):
 
 def requests_of(texts: list[str], stored) -> dict[int, dict[str, list]]:
     """Batch size -> requests of texts, and of their padded ids."""
-    from electra_tf.text import packing
+    from electra_tf.text import tokenization
     from electra_tf.text.tokenization import Tokenizer
 
     tokenizer = Tokenizer(stored.vocab, *stored.tokenizer_config)
@@ -134,7 +134,7 @@ def requests_of(texts: list[str], stored) -> dict[int, dict[str, list]]:
         found[size] = {"encoder": [], "detector": []}
         for number in range(FLAGS.requests):
             first = number * size % (len(texts) - size + 1)
-            packed = packing.pack(stored.vocab, encoded[first : first + size])
+            packed = tokenization.pack(stored.vocab, encoded[first : first + size])
             ids = [packed.input_ids.tolist(), packed.input_mask.tolist()]
             found[size]["encoder"].append(ids)
             found[size]["detector"].append(texts[first : first + size])

@@ -30,7 +30,7 @@ CORE = {
     "pretrain/pretraining.py": "pretrain/test_[mp]* parity",
     "pretrain/heads.py": "pretrain/test_masked_lm* pretrain/test_gen* parity",
     "train/optimization.py": "train/test_opt* train/test_loop* parity",
-    "data/example_building.py": "data parity scripts/test_build_pretraining_dataset.py",
+    "data/record_making.py": "data parity scripts/test_build_pretraining_dataset.py",
     "text/tokenization.py": "text/test_tok* parity",
     "storage/checkpoints.py": "storage/test_check* faults/test_check* faults/test_res*",
     "train/loop.py": "train/test_loop* pretrain/test_run* train/test_signals*",

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import electra_tf
-from electra_tf.data import filters, record_index, token_counts
+from electra_tf.data import filters, record_index
 from electra_tf.data.record_making import (
     BuildSettings,
     Counts,
@@ -210,8 +210,8 @@ def _write_manifest(
             f"no text{' that passes the filters' if counts.dropped else ''}.",
             EXIT_DAMAGED,
         )
-    path = os.path.join(plan.folder, token_counts.FILE)
-    token_counts.write(path, tokens)
+    path = os.path.join(plan.folder, record_index.TOKEN_COUNTS)
+    record_index.write_token_counts(path, tokens)
     remote.put(path)
     settings, stored = plan.settings, folder.state
     manifest = {
@@ -230,7 +230,7 @@ def _write_manifest(
         | counts.in_json(),
         "files": files,
         "token_counts": {
-            "name": token_counts.FILE,
+            "name": record_index.TOKEN_COUNTS,
             "sha256": sha256(path),
             "unknown": int(tokens[vocab.unk_id]),
             "all": int(tokens.sum()),

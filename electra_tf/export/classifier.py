@@ -27,7 +27,7 @@ from electra_tf.export.signatures import (
     windows_of,
 )
 from electra_tf.finetune.registry import table_of
-from electra_tf.text import packing
+from electra_tf.text import tokenization
 from electra_tf.text.tf_tokenization import tokenize_with_offsets
 
 
@@ -187,7 +187,7 @@ def _tags_in_python(task: ExportedTask, logits) -> dict[str, np.ndarray]:
         ids, offsets = tokenizer.encode_with_offsets(text)
         values = []
         for first in range(0, max(1, len(ids)), size):
-            window = packing.pack(source.vocab, [ids[first : first + size]])
+            window = tokenization.pack(source.vocab, [ids[first : first + size]])
             values.append(logits(EncoderInputs(*map(tf.constant, window)))[0, 1:-1])
         shares = tf.nn.softmax(tf.concat(values, 0)).numpy()
         row = {"starts": [], "ends": [], "labels": [], "probabilities": []}

@@ -44,7 +44,7 @@ from electra_tf.export.signatures import (
 )
 from electra_tf.inference.model import TokenPrediction
 from electra_tf.inference.scoring import TokenScore
-from electra_tf.text import packing
+from electra_tf.text import tokenization
 from electra_tf.text.tf_tokenization import tokenize_with_offsets
 from electra_tf.text.vocabulary import MASK
 
@@ -170,11 +170,11 @@ def preprocessor(source: ExportedModel) -> Servable:
     )
 
 
-def python_pack(source: ExportedModel, texts, length: int) -> packing.PackedTexts:
+def python_pack(source: ExportedModel, texts, length: int) -> tokenization.PackedTexts:
     """Packs texts in Python, to `length`."""
     tokenizer = source.tokenizer()
     ids = [tokenizer.encode(text)[: length - 2] for text in texts]
-    return packing.pack(source.vocab, ids, length)
+    return tokenization.pack(source.vocab, ids, length)
 
 
 def detector(source: ExportedModel) -> Servable:

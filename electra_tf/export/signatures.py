@@ -272,7 +272,7 @@ def pack(
 ) -> EncoderInputs:
     """[CLS] first segment [SEP] (second segment [SEP]), padded.
 
-    As in `text.packing.join`, a second segment without tokens is none.
+    As in `text.tokenization.join`, a second segment without tokens is none.
 
     Args:
       segments: one or two RaggedTensors int32 [B, (tokens)] that fit.

@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from electra_tf.errors import JSON_ERRORS, UserError
-from electra_tf.text import archives
-from electra_tf.text.archives import COMPRESSED
-from electra_tf.text.corpus import UTF16, TextReader, open_text, utf16_error
+from electra_tf.text import corpus
+from electra_tf.text.corpus import COMPRESSED, UTF16, TextReader, open_text, utf16_error
 from electra_tf.text.records import Rows
 from electra_tf.text.units import Unit
 
@@ -130,7 +129,7 @@ def open_source(path: str | None, form: str | None, kind: str) -> Source:
     found = input_form(path, form, kind)
     if path is None and found == "parquet":
         raise UserError("parquet cannot be read from standard input; name the file.")
-    return Source(path or archives.STANDARD_INPUT, found, _content(path, found))
+    return Source(path or corpus.STANDARD_INPUT, found, _content(path, found))
 
 
 def input_form(path: str | None, form: str | None, kind: str) -> str:
@@ -181,16 +180,16 @@ def _content(path: str | Path | None, form: str) -> Iterator[Any]:
     if form != "json":
         yield from _lines(path)
         return
-    with archives.open_decompressed(path) as stream:
+    with corpus.open_decompressed(path) as stream:
         yield stream.read()
 
 
 def _lines(
     path: str | Path | None, start: int = 0, end: int | None = None
 ) -> Iterator[str]:
-    name = archives.STANDARD_INPUT if path is None else str(path)
+    name = corpus.STANDARD_INPUT if path is None else str(path)
     # Parts are of files that are not compressed.
-    opened = archives.open_decompressed(path) if end is None else open_text(path)
+    opened = corpus.open_decompressed(path) if end is None else open_text(path)
     with opened as stream:
         head = getattr(stream, "head", b"")
         if head[:2] in UTF16 or b"\0" in head[:64]:

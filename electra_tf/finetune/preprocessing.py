@@ -27,7 +27,7 @@ from electra_tf.finetune.task import FILES, reasons, without_files
 from electra_tf.storage.atomic_folder import sync_folder
 from electra_tf.storage.files import PARTIAL, cannot_write, sync_directory
 from electra_tf.storage.manifest import verify_folder, write_manifest
-from electra_tf.text import packing
+from electra_tf.text import tokenization
 
 # Of the files here and of what readers make of a data set: raise it with either.
 FORMAT = 6
@@ -159,9 +159,9 @@ def pack(
       numbers: the tasks, and the head of each.
       length: tokens that all are padded to.
     """
-    shared = packing.Row._fields
-    packed = [packing.Row(*(found[name] for name in shared)) for _, found in rows]
-    arrays = packing.pad(packed, 0, length)._asdict()
+    shared = tokenization.Row._fields
+    packed = [tokenization.Row(*(found[name] for name in shared)) for _, found in rows]
+    arrays = tokenization.pad(packed, 0, length)._asdict()
     arrays["task_id"] = np.array([numbers[task] for task, _ in rows], np.int32)
     for task in numbers:
         for spec in task.feature_specs():

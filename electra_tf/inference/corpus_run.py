@@ -37,7 +37,7 @@ from electra_tf.jobs.folder import JobFolder
 from electra_tf.jobs.job import Runner
 from electra_tf.storage.manifest import MANIFEST, installed_versions, read_json, sha256
 from electra_tf.storage.remote_run import bring_model
-from electra_tf.text import archives, corpus, units
+from electra_tf.text import corpus, units
 from electra_tf.text.records import json_line
 from electra_tf.text.units import Corpus, Unit, portions
 
@@ -324,7 +324,7 @@ def texts_of(path: str | None, reading: units.Reading) -> Iterator[str]:
     """The lines of a file, or its records; None: the lines of standard input."""
     if path is not None and units.holds_records(path):
         return iter(Texts(units.file_corpus(path, reading.text_key).units, reading))
-    return archives.read_lines(path, reading.encoding_errors)
+    return corpus.read_lines(path, reading.encoding_errors)
 
 
 def model_facts(origin: str, **others: Any) -> dict[str, Any]:

@@ -19,15 +19,15 @@ from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.console import say_nothing
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.finetune import registry
+from electra_tf.finetune.classification import MultilabelTask
 from electra_tf.finetune.inputs import Columns, shown
-from electra_tf.finetune.multilabel import MultilabelTask
 from electra_tf.finetune.task import TaskFacts
 from electra_tf.inference.predictor import FinetunedModel, TaskPredictor
 from electra_tf.interop import huggingface, huggingface_files
 from electra_tf.interop.checkpoint import fit_rows
 from electra_tf.interop.huggingface import ARCHITECTURES
 from electra_tf.interop.networks import CLASSIFIER, EMBEDDINGS, TEXT_CLASSIFIER, Network
-from electra_tf.storage import stored_tensors
+from electra_tf.storage import checkpoints
 from electra_tf.storage.manifest import MANIFEST, read_json
 from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import Vocabulary
@@ -147,7 +147,7 @@ def _predictor(folder: Path, config: Mapping[str, Any]) -> TaskPredictor:
     spec = facts.head._replace(has_hidden_layer=kind in PROBLEMS)
     head = types.SimpleNamespace(name=kind, head=spec)
     model = build_finetuning_model(config, [head], dtype="float32")
-    weights = stored_tensors.of_arrays(str(folder), _tensors(network, kind))
+    weights = checkpoints.of_arrays(str(folder), _tensors(network, kind))
     weights = fit_rows(weights, vocab)
     weights.assign_to({v.path: v.value for v in model.variables})
     return TaskPredictor(

@@ -22,7 +22,7 @@ from electra_tf.inference.scoring import (
     batches,
     windows_of,
 )
-from electra_tf.text import packing
+from electra_tf.text import tokenization
 from electra_tf.text.tokenization import Tokenizer, each_text
 from electra_tf.text.vocabulary import MASK, Vocabulary
 
@@ -168,7 +168,7 @@ class Model:
             windows += windows_of(number, row, self.max_seq_length - 2, overlap=0)
         windows.sort(key=lambda window: len(window.ids))
         for batch in batches(windows, lambda window: len(window.ids) + 2):
-            packed = packing.pack(self.tokenizer.vocab, [w.ids for w in batch])
+            packed = tokenization.pack(self.tokenizer.vocab, [w.ids for w in batch])
             for window, row in zip(batch, self._hidden(*packed).numpy(), strict=True):
                 found, count = states[window.text], len(window.ids)
                 # Of windows in a row, [CLS] is that of the first, [SEP] of the last.
@@ -215,14 +215,14 @@ class Model:
     def _filled(self, number: int, text: str, top_k: int):
         import tensorflow as tf
 
-        mask_id, most = self.vocab.mask_id, packing.room(self.max_seq_length)
+        mask_id, most = self.vocab.mask_id, tokenization.room(self.max_seq_length)
         parts = [self.tokenizer.encode(part) for part in text.split(MASK)]
         ids = parts[0] + [i for part in parts[1:] for i in (mask_id, *part)]
         if len(ids) > most:
             raise UserError(
                 f"text {number} has {len(ids)} tokens; fill_mask reads {most}."
             )
-        packed = packing.pack(self.vocab, [ids])
+        packed = tokenization.pack(self.vocab, [ids])
         places = np.flatnonzero(packed.input_ids == mask_id)[None]
         logits = self._logits_at(*packed, places.astype(np.int32))[0]
         best = tf.math.top_k(tf.nn.softmax(logits), top_k)
@@ -295,7 +295,7 @@ class Model:
         self,
         texts: Any,
         batch_size: int,
-        judge: Callable[[int, packing.PackedTexts], tuple[np.ndarray, np.ndarray]],
+        judge: Callable[[int, tokenization.PackedTexts], tuple[np.ndarray, np.ndarray]],
         least_length: int = 0,
     ) -> list[list[TokenPrediction]]:
         """What is predicted for the tokens of each text.
@@ -314,9 +314,9 @@ class Model:
                 end = window.start + len(window.ids)
                 windows.append((window, offsets[window.start : end]))
         for number, batch in enumerate(batched(windows, batch_size)):
-            rows = [packing.join(self.vocab, window.ids) for window, _ in batch]
+            rows = [tokenization.join(self.vocab, window.ids) for window, _ in batch]
             length = max(least_length, *(len(row.input_ids) for row in rows))
-            packed = packing.pad(rows, self.vocab.pad_id, length)
+            packed = tokenization.pad(rows, self.vocab.pad_id, length)
             read, probs = judge(number, packed)
             for row, (window, offsets) in enumerate(batch):
                 text, found = texts[window.text], predictions[window.text]

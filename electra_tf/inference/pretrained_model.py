@@ -28,8 +28,8 @@ from electra_tf.inference.scoring import TextScore, TokenScore
 from electra_tf.interop import huggingface, keras_hub, readers, tf1
 from electra_tf.interop.checkpoint import HEADS, StoredModel, empty_pretrainer
 from electra_tf.paths import local_of
-from electra_tf.storage.stored_tensors import of_arrays
-from electra_tf.text import packing, word_list
+from electra_tf.storage.checkpoints import of_arrays
+from electra_tf.text import tokenization, word_list
 from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary, resolve_settings
 
@@ -108,7 +108,7 @@ class PretrainedModel(Model):
         if self._detect is None or not self.has_generator:
             raise self.lacks("corrupt")
 
-        def judge(number: int, packed: packing.PackedTexts):
+        def judge(number: int, packed: tokenization.PackedTexts):
             # For each new number of Python's there would be a new graph.
             key = np.int64(seed), np.int64(number)
             found = self._corrupt(packed._asdict(), self._words, *key)

@@ -21,7 +21,9 @@ from electra_tf.pretrain.generators import MaskedInputs
 from electra_tf.pretrain.heads import log_probability
 from electra_tf.pretrain.pretraining import ElectraPretrainer
 
-_TEXTS = [tf.TensorSpec([None, None], tf.int32)] * 3  # as `text.packing` packs them
+_TEXTS = [
+    tf.TensorSpec([None, None], tf.int32)
+] * 3  # as `text.tokenization` packs them
 _POSITIONS = tf.TensorSpec([None], tf.int32)
 
 

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
 from electra_tf.inference import scoring
-from electra_tf.text import archives
+from electra_tf.text import corpus
 from electra_tf.text.records import json_line
 
 
@@ -61,7 +61,7 @@ def read_nbest(
     Args:
       path: JSON lines; None: standard input.
       references: a file of references; every list must have one then.
-      encoding_errors: see `archives.read_lines`.
+      encoding_errors: see `corpus.read_lines`.
 
     Raises `UserError` naming file and line: no or twice the same id, ids without a
     reference, empty lists, scores that are not finite numbers.
@@ -79,7 +79,7 @@ def read_nbest(
 
 
 def _name(path) -> str:
-    return archives.STANDARD_INPUT if path is None else str(path)
+    return corpus.STANDARD_INPUT if path is None else str(path)
 
 
 def _damaged(path, line: int, what: str) -> UserError:
@@ -88,7 +88,7 @@ def _damaged(path, line: int, what: str) -> UserError:
 
 def _read_json_lines(path, encoding_errors: str) -> list[NBestList]:
     lists: dict[str, NBestList] = {}
-    for number, line in enumerate(archives.read_lines(path, encoding_errors), 1):
+    for number, line in enumerate(corpus.read_lines(path, encoding_errors), 1):
         if not line.strip():
             continue
         try:
@@ -120,7 +120,7 @@ def _list_of(row: dict[str, Any]) -> NBestList:
 def _read_references(path, encoding_errors: str) -> dict[str, str]:
     """First word of each line -> the rest with single spaces."""
     found: dict[str, str] = {}
-    for number, line in enumerate(archives.read_lines(path, encoding_errors), 1):
+    for number, line in enumerate(corpus.read_lines(path, encoding_errors), 1):
         key, *words = line.split() or [""]
         if not line.startswith(key or "an id") or key in found:
             raise _damaged(path, number, f"the id is missing, or again: {line!r:.60}.")

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from electra_tf.errors import EXIT_DIVERGED, UserError
-from electra_tf.text import packing
+from electra_tf.text import tokenization
 from electra_tf.text.tokenization import Tokenizer, each_text
 from electra_tf.text.vocabulary import Vocabulary
 
@@ -241,7 +241,7 @@ class TextScorer:
 
     def _all_at_once(self, windows: list[TextWindow]) -> Iterator[np.ndarray]:
         for batch in batches(windows, lambda window: len(window.ids) + 2):
-            packed = packing.pack(self.vocab, [window.ids for window in batch])
+            packed = tokenization.pack(self.vocab, [window.ids for window in batch])
             scores = self._score(*packed).numpy()
             for window, row in zip(batch, scores, strict=True):
                 yield row[1 : 1 + len(window.ids)]
@@ -255,7 +255,7 @@ class TextScorer:
         ]
         values: list[float] = []
         for batch in batches(rows, lambda row: len(row[0].ids) + 2):
-            packed = packing.pack(self.vocab, [window.ids for window, _ in batch])
+            packed = tokenization.pack(self.vocab, [window.ids for window, _ in batch])
             positions = np.array([place + 1 for _, place in batch], np.int32)
             values += self._score(*packed, positions).numpy().tolist()
         remaining = iter(values)

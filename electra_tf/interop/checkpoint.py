@@ -30,13 +30,13 @@ from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import say_nothing
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import fields
+from electra_tf.storage.checkpoints import SLOTS, StoredTensors
 from electra_tf.storage.manifest import (
     CHECKPOINT_MANIFEST,
     read_json,
     sha256,
     split_name,
 )
-from electra_tf.storage.stored_tensors import SLOTS, StoredTensors
 from electra_tf.text.vocabulary import (
     TokenizerConfig,
     Vocabulary,

@@ -29,8 +29,8 @@ from electra_tf.interop import huggingface_files as files
 from electra_tf.interop import networks, verification
 from electra_tf.interop.checkpoint import CheckpointInfo, Opened, StoredModel
 from electra_tf.interop.networks import Network
+from electra_tf.storage.checkpoints import of_arrays
 from electra_tf.storage.manifest import format_of, read_json, verify_folder
-from electra_tf.storage.stored_tensors import of_arrays
 from electra_tf.text.vocabulary import Vocabulary
 
 FORMAT = "huggingface"

@@ -21,7 +21,7 @@ from electra_tf.interop import verification
 from electra_tf.interop.checkpoint import StoredModel, as_float32
 from electra_tf.interop.networks import Network
 from electra_tf.storage.manifest import read_json
-from electra_tf.text import tokenizer_config
+from electra_tf.text import vocabulary
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary, write_tokens
 
 WEIGHTS = "model.safetensors"
@@ -138,23 +138,25 @@ def write_tokenizer(
 ) -> None:
     """Writes vocab.txt, tokenizer.json and the two files of settings."""
     write_tokens(folder / VOCABULARY, vocab.tokens)
-    tokenizer_config.fast(vocab.distinct, config).save(str(folder / TOKENIZER))
+    vocabulary.fast_tokenizer(vocab.distinct, config).save(str(folder / TOKENIZER))
     settings = {
         "tokenizer_class": _UNCHANGED[0],
         "do_lower_case": config.do_lower_case,
-        "strip_accents": tokenizer_config.strips_accents(config),
+        "strip_accents": vocabulary.strips_accents(config),
         "tokenize_chinese_chars": True,
         "model_max_length": max_length,
         "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
-        **tokenizer_config.SPECIAL,
+        **vocabulary.SPECIAL_NAMES,
     }
     write_json(folder / TOKENIZER_CONFIG, settings)
-    write_json(folder / SPECIAL_TOKENS, tokenizer_config.SPECIAL)
+    write_json(folder / SPECIAL_TOKENS, vocabulary.SPECIAL_NAMES)
 
 
 def words_tokenized_otherwise(stored: StoredModel) -> verification.Words:
-    """How `tokenizer_config.fast` does on the words of the vocabulary."""
-    tokenizer = tokenizer_config.fast(stored.vocab.distinct, stored.tokenizer_config)
+    """How `vocabulary.fast_tokenizer` does on the words of the vocabulary."""
+    tokenizer = vocabulary.fast_tokenizer(
+        stored.vocab.distinct, stored.tokenizer_config
+    )
 
     def encode(texts):
         return [e.ids for e in tokenizer.encode_batch(texts, add_special_tokens=False)]
@@ -173,15 +175,15 @@ def read_tokenizer(folder: Path) -> tuple[TokenizerConfig | None, str | None]:
     kind = settings.get("tokenizer_class") or _BERTS[0]
     if kind not in (*_BERTS, *_UNCHANGED):
         remedy = f"If it splits words as BERT does, write {_BERTS[0]!r} there."
-        raise tokenizer_config.refused(said, f"tokenizer_class is {kind!r}", remedy)
+        raise vocabulary.refused_tokenizer(said, f"tokenizer_class is {kind!r}", remedy)
     _check_added(folder, settings)
     by_config = by_json = None
     if settings and (kind in _BERTS or "do_lower_case" in settings):
-        checked = tokenizer_config.of_settings(settings, said)
+        checked = vocabulary.config_of_bert(settings, said)
         if settings.keys() & {*TokenizerConfig._fields}:  # else it says no casing
             by_config = checked
     if fixed.is_file():
-        by_json = tokenizer_config.settings_of(read_json(fixed), fixed)
+        by_json = vocabulary.config_of_json(read_json(fixed), fixed)
     if by_config and by_json and not by_config.equivalent(by_json):
         raise UserError(
             f"{said} says {by_config}, {fixed.name} beside it {by_json}.\nRemove the "
@@ -209,7 +211,7 @@ def _check_added(folder: Path, settings: Mapping[str, Any]) -> None:
 
     Only a tokenizer.json says them itself.
     """
-    tokenizer_config.check_added(_json_of(folder / ADDED), folder / ADDED)
+    vocabulary.check_added_tokens(_json_of(folder / ADDED), folder / ADDED)
     for path, said in (
         (folder / TOKENIZER_CONFIG, settings),
         (folder / SPECIAL_TOKENS, _json_of(folder / SPECIAL_TOKENS)),
@@ -217,7 +219,7 @@ def _check_added(folder: Path, settings: Mapping[str, Any]) -> None:
         for name in _ADDED_KEYS:
             added = said.get(name) or ()
             added = added.values() if isinstance(added, Mapping) else added
-            tokenizer_config.check_added(added, path)
+            vocabulary.check_added_tokens(added, path)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

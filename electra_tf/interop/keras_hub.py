@@ -25,8 +25,8 @@ from electra_tf.errors import EXIT_DAMAGED, UserError, reason_of
 from electra_tf.interop import networks, verification
 from electra_tf.interop.checkpoint import CheckpointInfo, Opened, StoredModel
 from electra_tf.interop.networks import Network
+from electra_tf.storage.checkpoints import of_arrays
 from electra_tf.storage.manifest import MANIFEST, format_of, read_json, verify_folder
-from electra_tf.storage.stored_tensors import of_arrays
 from electra_tf.text.vocabulary import TokenizerConfig
 
 FORMAT = "keras_hub"

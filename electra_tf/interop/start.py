@@ -28,7 +28,7 @@ from electra_tf.config.generators import ENCODER
 from electra_tf.config.hparams import applicable
 from electra_tf.config.original import translated
 from electra_tf.config.pretraining import PretrainingConfig
-from electra_tf.data import token_counts
+from electra_tf.data import record_index
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import fields, networks, readers, tf1
 from electra_tf.interop.checkpoint import (
@@ -169,7 +169,7 @@ def find(
     shares = [phase.config.unigram_share for phase in parts]
     counts_words = config.do_train and (config.rare_mask_power or any(shares))
     if counts_words or config.needs_token_counts and not (saved or start.original):
-        token_counts.files_beside(shards.pattern_of(config))
+        record_index.token_count_files(shards.pattern_of(config))
     return start
 
 

@@ -32,6 +32,12 @@ from electra_tf.interop.checkpoint import (
     as_float32,
 )
 from electra_tf.storage.atomic_folder import atomic_folder
+from electra_tf.storage.checkpoints import (
+    SLOTS,
+    StoredTensors,
+    of_checkpoint,
+    write_tensors,
+)
 from electra_tf.storage.manifest import (
     POINTER,
     format_of,
@@ -39,12 +45,6 @@ from electra_tf.storage.manifest import (
     pointed_at,
     pointer_to,
     read_json,
-)
-from electra_tf.storage.stored_tensors import (
-    SLOTS,
-    StoredTensors,
-    of_checkpoint,
-    write_tensors,
 )
 from electra_tf.text.vocabulary import read_settings, write_settings, write_tokens
 

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from electra_tf.config.pretraining import PretrainingConfig
-from electra_tf.data import batch_order, record_index, tfrecord, token_counts
+from electra_tf.data import batch_order, record_index, tfrecord
 from electra_tf.data.batch_order import Rows, batch_indices
 from electra_tf.errors import EXIT_CONFIG, EXIT_DAMAGED, UserError, as_text
 from electra_tf.pretrain import masking, shards
@@ -290,7 +290,7 @@ class DataSets:
         """How often each token is in the parts, by their shares: float64 [V]."""
         counts = np.zeros(vocab_size)
         for part, epoch in zip(self.parts, self.epochs(), strict=True):
-            own = token_counts.of_data(part.pattern, vocab_size)
+            own = record_index.token_counts_of(part.pattern, vocab_size)
             counts += own * (len(self) / epoch)
         return counts
 

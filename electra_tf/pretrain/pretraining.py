@@ -275,6 +275,14 @@ class ElectraPretrainer(keras.Model):
         generated = self.generator(MaskedInputs.unmasked(*text))
         return self.objective.logits(self, net_logits, generated, text[0])
 
+    def export(self, *args, **options):
+        """Is refused: a call of this model is a training step."""
+        raise ValueError(
+            "A call of ElectraPretrainer is a training step, which is not exported.\n"
+            "electra_tf.PretrainedModel(config, vocab, model).save(path) writes its "
+            "networks;\na keras.Model on model.electra can be exported, too."
+        )
+
     def compile(self, optimizer="rmsprop", loss=None, metrics=None, **options):
         """Configures `fit`, whose loss and metrics are the objective's own."""
         if loss is not None or metrics or options.get("weighted_metrics"):

@@ -20,12 +20,12 @@ import bisect
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from electra_tf.errors import UserError
-from electra_tf.text import packing, unicode_classes
+from electra_tf.text import unicode_classes
 from electra_tf.text.vocabulary import (
     MAX_CHARS_PER_WORD,
     UNK,
@@ -101,9 +101,9 @@ class Tokenizer:
         Returns:
             input_ids, input_mask and segment_ids, int32 [n, L].
         """
-        end = None if max_seq_length is None else packing.room(max_seq_length)
+        end = None if max_seq_length is None else room(max_seq_length)
         ids = [self.encode(text)[:end] for text in each_text(texts)]
-        return packing.pack(self.vocab, ids)._asdict()
+        return pack(self.vocab, ids)._asdict()
 
     def tokenize(self, text: str | bytes) -> list[str]:
         """Returns the wordpieces of a text; of bytes, what is not UTF-8 is dropped."""
@@ -297,3 +297,64 @@ class _WordMemory(dict):
         for part in _split_word(word, tokenizer.config):
             pieces += tokenizer.wordpieces(part)
         return array.array("i", tokenizer.convert_tokens_to_ids(pieces)).tobytes()
+
+
+# What a network reads.
+
+
+class Row(NamedTuple):
+    """One text or pair of texts with its special tokens."""
+
+    input_ids: list[int]
+    segment_ids: list[int]
+
+
+class PackedTexts(NamedTuple):
+    """Rows of one length, int32 [B, L] each."""
+
+    input_ids: np.ndarray
+    input_mask: np.ndarray  # 1 at tokens, 0 at padding
+    segment_ids: np.ndarray
+
+
+def room(length: int, second: Sequence[int] = ()) -> int:
+    """How many tokens of the texts `join` can put into `length` tokens."""
+    return length - (3 if second else 2)
+
+
+def join(vocab: Vocabulary, first: Sequence[int], second: Sequence[int] = ()) -> Row:
+    """[CLS] first [SEP], in segment 0, and second [SEP], in segment 1.
+
+    A second without tokens is none, as the original has it.
+    """
+    ids = [vocab.cls_id, *first, vocab.sep_id]
+    segments = [0] * len(ids)
+    if second:
+        ids += [*second, vocab.sep_id]
+        segments += [1] * (len(second) + 1)
+    return Row(ids, segments)
+
+
+def pad(rows: Sequence[Row], pad_id: int, length: int | None = None) -> PackedTexts:
+    """Rows as arrays.
+
+    Args:
+      length: L; None: of the longest row.
+    """
+    if length is None:
+        length = max(len(row.input_ids) for row in rows)
+    packed = PackedTexts(*np.zeros([3, len(rows), length], np.int32))
+    packed.input_ids[:] = pad_id
+    for number, row in enumerate(rows):
+        real = len(row.input_ids)
+        packed.input_ids[number, :real] = row.input_ids
+        packed.input_mask[number, :real] = 1
+        packed.segment_ids[number, :real] = row.segment_ids
+    return packed
+
+
+def pack(
+    vocab: Vocabulary, texts: Sequence[Sequence[int]], length: int | None = None
+) -> PackedTexts:
+    """[CLS] text [SEP] for each text, given as ids; otherwise as `pad`."""
+    return pad([join(vocab, ids) for ids in texts], vocab.pad_id, length)

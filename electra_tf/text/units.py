@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from electra_tf.console import printable
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.paths import shown
-from electra_tf.text import archives, corpus, records
+from electra_tf.text import corpus, records
 from electra_tf.text.corpus import TextReader
 
 # Longer files are cut, so that several processes can share them.
@@ -152,8 +152,8 @@ def file_corpus(
     def kind_of(path: str) -> str:
         kind = _kind_by_name(path)
         if kind in (None, "json"):
-            head, is_compressed = archives.head_of(path)
-            is_compressed |= path.lower().endswith(archives.COMPRESSED)
+            head, is_compressed = corpus.head_of(path)
+            is_compressed |= path.lower().endswith(corpus.COMPRESSED)
             kind = kind or _kind_by_content(head)
             if kind == "text" and (problem := _not_prose(path, head)):
                 odd.append(problem)
@@ -208,15 +208,15 @@ def of_files(
 
 def _kind_by_name(name: str) -> str | None:
     """The kind of a file, compressed or not; None if its name does not tell."""
-    if archives.is_named(name):
+    if corpus.is_named(name):
         return "archive"
     kind = _TABLES.get(os.path.splitext(name.lower())[1])
-    return kind or ("json" if archives.ending_of(name) in _JSON_LINES else None)
+    return kind or ("json" if corpus.ending_of(name) in _JSON_LINES else None)
 
 
 def _kind_by_content(head: bytes) -> str:
     """The kind of a file, compressed or not, by the first bytes of its content."""
-    if archives.is_archive(head):
+    if corpus.is_archive(head):
         return "archive"
     for magic, kind in _MAGIC.items():
         if head.startswith(magic):
@@ -304,7 +304,7 @@ def _documents(
 
 def _read_packed(unit: Unit, reading: Reading) -> Iterator[TextReader]:
     is_archive = unit.kind == "archive"
-    for reader in archives.read_packed(unit.path, reading.encoding_errors, is_archive):
+    for reader in corpus.read_packed(unit.path, reading.encoding_errors, is_archive):
         kind = _kind_by_name(reader.name) or _kind_by_content(reader.head)
         if kind in _TABLES.values():
             raise UserError(

@@ -13,6 +13,8 @@ from electra_tf.data import record_index, tfrecord
 from electra_tf.data.record_index import RecordIndex
 from electra_tf.errors import UserError
 from electra_tf.storage import remote
+from electra_tf.text.vocabulary import Vocabulary
+from tests.helpers.building import VOCAB, examples_in, succeed, write_corpus
 
 
 @pytest.fixture
@@ -106,3 +108,32 @@ def test_shards_without_an_index_are_downloaded(in_bucket):
     assert RecordIndex(in_bucket).read(np.arange(8)) == EXPECTED
     assert all(map(os.path.exists, in_bucket))
     assert RecordIndex(in_bucket).read(np.arange(8)) == EXPECTED
+
+
+def test_counts_are_those_of_the_examples(tmp_path):
+    text, one = write_corpus(tmp_path / "text"), tmp_path / "one"
+    flags = ["--num-out-files=3", "--max-seq-length=64", "--num-processes=2"]
+    succeed(text, one, *flags)
+    vocab = Vocabulary.load(str(VOCAB))
+    ids, mask, _ = examples_in(one)
+    expected = np.bincount(ids[mask > 0], minlength=len(vocab))
+    expected[[vocab.pad_id, vocab.cls_id, vocab.sep_id, vocab.mask_id]] = 0
+    pattern = f"{one}/pretrain_data.tfrecord*"
+    found = record_index.token_counts_of(pattern, len(vocab))
+    np.testing.assert_array_equal(found, expected)
+    assert found.sum() > 1000
+    # Two data sets together.
+    two = shutil.copytree(one, tmp_path / "two")
+    both = record_index.token_counts_of(f"{pattern},{two}/pretrain*", len(vocab))
+    np.testing.assert_array_equal(both, 2 * expected)
+    hidden = [path.name for path in one.glob(".*")]
+    assert all(name.startswith(".records-") for name in hidden), hidden  # the index
+
+
+@pytest.mark.parametrize("text", ["", "1\n2\n", "1\n2\nx\n"])
+def test_other_files_are_refused(tmp_path, text):
+    path = tmp_path / record_index.TOKEN_COUNTS
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match="is not the counts of 3 tokens") as caught:
+        record_index.read_token_counts(str(path), 3)
+    assert caught.value.exit_code == 65

@@ -5,8 +5,7 @@ import pytest
 import tensorflow as tf
 
 from electra_tf.config.objectives import OBJECTIVES
-from electra_tf.storage.checkpoints import Checkpoints
-from electra_tf.storage.stored_tensors import of_checkpoint
+from electra_tf.storage.checkpoints import Checkpoints, of_checkpoint
 from tests.helpers.runs import OF_OBJECTIVE
 from tests.train.test_loop import Trained
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from electra_tf.data.example_building import ExampleBuilder, Examples
+from electra_tf.data.record_making import ExampleBuilder, Examples
 from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import Vocabulary
 from tests.parity.rows import Row, read_json, vocabulary

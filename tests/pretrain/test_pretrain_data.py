@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from electra_tf.data import record_index, tfrecord, token_counts
+from electra_tf.data import record_index, tfrecord
 from electra_tf.data.batch_order import batch_indices
 from electra_tf.errors import as_user_error
 from electra_tf.pretrain import pretrain_data
@@ -393,7 +393,9 @@ def test_token_counts_of_a_mixture(tmp_path):
         patterns.append(write_shards(tmp_path / name, [size]))
         counts = np.zeros(len(VOCAB), int)
         counts[5 if name == "a" else 6] = 7 * size
-        token_counts.write(str(tmp_path / name / token_counts.FILE), counts)
+        record_index.write_token_counts(
+            str(tmp_path / name / record_index.TOKEN_COUNTS), counts
+        )
 
     def counts_of(data, **options):
         source = pretrain_data.open_data(data, LENGTH, VOCAB, **options)

@@ -8,9 +8,8 @@ import shutil
 import pytest
 
 from electra_tf.config.objectives import OBJECTIVES
-from electra_tf.storage.checkpoints import Checkpoints
+from electra_tf.storage.checkpoints import Checkpoints, of_checkpoint
 from electra_tf.storage.lock import Lock
-from electra_tf.storage.stored_tensors import of_checkpoint
 from electra_tf.train.distribution import CPU_DEVICES_VARIABLE
 from tests.helpers import forked_runs
 from tests.helpers.forked_runs import metrics_of

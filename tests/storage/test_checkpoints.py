@@ -14,8 +14,7 @@ import pytest
 import tensorflow as tf
 
 from electra_tf.errors import UserError
-from electra_tf.storage.checkpoints import Checkpoints
-from electra_tf.storage.stored_tensors import of_checkpoint
+from electra_tf.storage.checkpoints import Checkpoints, of_checkpoint
 from tests.helpers.runs import ROOT
 
 

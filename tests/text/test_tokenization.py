@@ -13,7 +13,8 @@ import pytest
 
 from electra_tf.errors import UserError
 from electra_tf.text import tf_tokenization, tokenization, unicode_classes, vocabulary
-from electra_tf.text.tokenization import Tokenizer, TokenizerConfig, Vocabulary
+from electra_tf.text.tokenization import Tokenizer
+from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 from tests.helpers.runs import GOLDEN, by_default
 
 TINY = str(GOLDEN / "vocab_tiny.txt")
@@ -245,3 +246,30 @@ def test_offsets_point_into_the_text(text, expected):
     tokenizer = Tokenizer(Vocabulary((*SPECIAL, *tokens.split())))
     _, offsets = tokenizer.encode_with_offsets(text)
     assert [text[start:end] for start, end in offsets] == expected
+
+
+# [PAD] is not the first token, so that a 0 in its place would be seen.
+VOCAB = Vocabulary(("[UNK]", "[CLS]", "[SEP]", "[MASK]", "[PAD]", "a", "b"))
+PAD, CLS, SEP = 4, 1, 2
+
+
+def test_a_text_and_a_pair():
+    one = tokenization.join(VOCAB, [5, 6])
+    assert one == ([CLS, 5, 6, SEP], [0, 0, 0, 0])
+    assert tokenization.join(VOCAB, [5], []) == ([CLS, 5, SEP], [0, 0, 0])
+    pair = tokenization.join(VOCAB, [5], [6, 6])
+    assert pair == ([CLS, 5, SEP, 6, 6, SEP], [0, 0, 0, 1, 1, 1])
+    ids, mask, segments = tokenization.pad([one, pair], PAD, 7)
+    expected = [[CLS, 5, 6, SEP, PAD, PAD, PAD], [CLS, 5, SEP, 6, 6, SEP, PAD]]
+    np.testing.assert_array_equal(ids, expected)
+    np.testing.assert_array_equal(mask.sum(axis=1), [4, 6])
+    np.testing.assert_array_equal(mask, ids != PAD)
+    np.testing.assert_array_equal(segments, [[0] * 7, [0, 0, 0, 1, 1, 1, 0]])
+    assert {ids.dtype, mask.dtype, segments.dtype} == {np.dtype(np.int32)}
+
+
+def test_without_a_length_the_longest_text_decides():
+    packed = tokenization.pack(VOCAB, [[5], [], [6, 5, 6]])
+    expected = [[CLS, 5, SEP, PAD, PAD], [CLS, SEP, PAD, PAD, PAD]]
+    np.testing.assert_array_equal(packed.input_ids, [*expected, [CLS, 6, 5, 6, SEP]])
+    assert not packed.segment_ids.any()

@@ -81,6 +81,7 @@ def test_accumulation_gives_the_same_weights(tiny_data, straight):
         np.testing.assert_allclose(metrics[name], values, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_jit_agrees_with_the_graph(tiny_data, straight):
     trained = Trained(
         tiny_data, overrides=NO_DROPOUT, num_train_steps=20, jit_compile=True
