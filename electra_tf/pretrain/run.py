@@ -255,17 +255,16 @@ def batches_of(
     part: PretrainingConfig,
     data: RunData,
     placement: Placement,
-    start: int = 0,
-    examples_before: int | None = None,
     training: bool = True,
     first_step: int = 0,
+    **options,
 ) -> Iterator:
-    """An iterator over a phase's global batches, the first being that of step `start`.
+    """An iterator over a phase's global batches.
 
     Args:
-      examples_before: of its data, those that the steps before had.
       training: whether the batches are those of training; else of evaluation.
       first_step: of the phase.
+      options: start_step and examples_before of `pretrain_data.make_dataset`.
     """
 
     def dataset(context):
@@ -274,11 +273,10 @@ def batches_of(
             training,
             first_step,
             batch_size=part.train_batch_size if training else part.eval_batch_size,
-            start_step=start,
-            examples_before=examples_before,
             num_replicas=placement.num_replicas,
             replica_slice=(context.input_pipeline_id, context.num_input_pipelines),
             in_graph=placement.is_read_elsewhere,
+            **options,
         )
 
     return iter(placement.strategy.distribute_datasets_from_function(dataset))
@@ -386,16 +384,14 @@ def _train_phase(run: Run, phase: Phase, stop: StopRequest) -> bool:
         epochs=epochs,
         judges_all=task.objective.judges_all,
     )
+
+    def batches(start: int) -> Iterator:
+        order = {"start_step": start, "examples_before": _rows(config, phase, start)}
+        return batches_of(part, data, placement, first_step=phase.first, **order)
+
     return loop.train(
         step,
-        lambda start: batches_of(
-            part,
-            data,
-            placement,
-            start,
-            _rows(config, phase, start),
-            first_step=phase.first,
-        ),
+        batches,
         checkpoints,
         console,
         placement=placement,
