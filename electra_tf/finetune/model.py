@@ -18,11 +18,10 @@ from electra_tf.finetune.task import SMOOTHED, HeadSpec
 from electra_tf.interop.checkpoint import CheckpointInfo
 from electra_tf.model.dropout import dropout, fold_in
 from electra_tf.model.encoder import TextEncoder
-from electra_tf.model.serialization import serializable
-from electra_tf.model.transformer_layer import gelu
+from electra_tf.model.transformer_layer import gelu, serializable
 from electra_tf.pretrain.masking import gather_positions
 from electra_tf.storage.checkpoints import StoredTensors
-from electra_tf.train.metrics import Metric
+from electra_tf.train.reporting import Metric
 
 Tensors = Mapping[str, tf.Tensor]
 

@@ -40,7 +40,7 @@ from electra_tf.pretrain.objectives import (
     objective_class,
 )
 from electra_tf.text.vocabulary import Vocabulary
-from electra_tf.train.metrics import Metric, Ratio
+from electra_tf.train.reporting import Metric, Ratio
 
 
 @dataclasses.dataclass(frozen=True)

@@ -260,6 +260,11 @@ NO_MODELS = {
     "flax": (with_file("flax_model.msgpack", model_type="electra"), "from_flax=True"),
     "keras": (with_file("a.keras"), "a.keras is a model saved by Keras", "load_model"),
     "nothing": (lambda folder: None, "holds no model that can be read"),
+    "data": (
+        lambda folder: (folder / "models/small").mkdir(parents=True),
+        "is a data directory. Give one of its runs",
+        "models/small",
+    ),
     "pickle": (with_file("pytorch_model.bin"), "PyTorch pickle", "save_pretrained"),
 }
 

@@ -20,8 +20,7 @@ from electra_tf.train import loop as training
 from electra_tf.train import optimization
 from electra_tf.train.distribution import create_strategy
 from electra_tf.train.loop import MAX_SKIPPED_IN_A_ROW
-from electra_tf.train.metrics import overflowed
-from electra_tf.train.reporting import read_metrics
+from electra_tf.train.reporting import overflowed, read_metrics
 from electra_tf.train.step import TrainingStep, TrainState, _next_loss_scale
 from tests.helpers.runs import NO_DROPOUT, by_default, tiny
 
