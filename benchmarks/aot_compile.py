@@ -27,8 +27,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from absl import flags
-from measurement import ROOT, save
-from preparation import numbers, place_pretraining
+from measurement import ROOT, numbers, place_pretraining, save
 
 from electra_tf import cli, startup
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
@@ -119,11 +118,10 @@ def main(_):
 
 def check_compilable(config: PretrainingConfig) -> None:
     """Raises `UserError` for more than one step, or more kinds of draws."""
-    own = [config.random_token_share, config.rare_mask_power, config.word_list]
-    own.append(config.electra_15_positions == "other")
-    own.append(config.objective == "electra_sentence")
-    accumulates = config.gradient_accumulation_steps > 1
-    if any(own) or accumulates or len(config.run_phases()) > 1:
+    draws = config.random_token_share or config.rare_mask_power or config.word_list
+    draws = draws or config.electra_15_positions == "other"
+    is_more = config.gradient_accumulation_steps > 1 or len(config.run_phases()) > 1
+    if draws or is_more or config.objective == "electra_sentence":
         raise UserError(
             "one step without draws of its own is compiled: leave out "
             "gradient_accumulation_steps, phases, random_token_share, rare_mask_power, "
@@ -218,16 +216,10 @@ def compile_step(folder: Path) -> dict:
         command, capture_output=True, text=True, env=environment, check=False
     )
     if full := re.search(r"RESOURCE_EXHAUSTED: (.*)", done.stderr):
-        raise UserError(
-            f"the step does not fit on {FLAGS.platform}: {full[1]}\nA smaller "
-            'train_batch_size or precision "mixed_bfloat16" needs less.'
-        )
+        raise UserError(f"the step does not fit on {FLAGS.platform}: {full[1]}")
     if done.returncode:
         last = "\n".join(done.stderr.strip().splitlines()[-3:])
-        raise UserError(
-            f"{FLAGS.compiler_python} could not compile the step:\n{last}\n{_INSTALL}",
-            1,
-        )
+        raise UserError(f"{script} failed:\n{last}\n{_INSTALL}", 1)
     return json.loads((folder / "compiled.json").read_text())
 
 

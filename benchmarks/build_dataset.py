@@ -20,8 +20,7 @@ import time
 from pathlib import Path
 
 from absl import flags
-from measurement import ROOT
-from preparation import train_vocabulary
+from measurement import ROOT, train_vocabulary
 
 from electra_tf import cli
 from electra_tf.data import tfrecord
