@@ -114,8 +114,8 @@ def make_batches(tf, config: FinetuningConfig, length: int):
 TABLE = (
     "length | GFLOP per step | first step, s | step, s | seq/s | "
     "share of the matmul rate | speed relative to the longest",
-    "{length} | {gflop:.1f} | {first_s:.1f} | {step_s:.4f} | {speed:.1f} | {share:.0%} | "
-    "{relative:.2f}",
+    "{length} | {gflop:.1f} | {first_s:.1f} | {step_s:.4f} | {speed:.1f} | "
+    "{share:.0%} | {relative:.2f}",
 )
 
 
