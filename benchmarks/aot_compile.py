@@ -22,6 +22,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+import types
 import warnings
 from pathlib import Path
 from typing import NamedTuple
@@ -231,29 +232,27 @@ def print_report(config: PretrainingConfig, report: dict) -> None:
     report |= {"compute_ms": 1e3 * compute, "memory_ms": 1e3 * memory}
     report["sequences_per_s_at_most"] = rows / max(compute, memory)
     each = "" if FLAGS.chips == 1 else " of each chip"
-    aliased = "all" if report["aliased"] == report["variables"] else report["aliased"]
-    counted = ", ".join(f"{n} {name}" for name, n in report["ops"].items() if n)
+    shown = types.SimpleNamespace(**report)
+    counted = ", ".join(f"{n} {name}" for name, n in shown.ops.items() if n)
     print(
-        f"Compiled, not run: {FLAGS.chips} x {FLAGS.platform} ({report['device']}), "
+        f"Compiled, not run: {FLAGS.chips} x {FLAGS.platform} ({shown.device}), "
         f"{rows} x {config.max_seq_length}, {config.precision}, in the form for "
-        f"{report['target']}, kernels of {report['kernels']}; lowered in "
-        f"{report['lower_s']:.0f} s, compiled in {report['compile_s']:.0f} s\n"
-        f"Memory{each}: peak {report['peak_bytes'] / 1e9:.2f} of "
-        f"{kind.memory / 1e9:.0f} GB, of which temporary "
-        f"{report['temp_bytes'] / 1e9:.2f}; updated in place: "
-        f"{aliased} of {report['variables']} variables\n"
-        f"Roofline{each}: {report['flops'] / 1e12:.3f} TFLOP, {1e3 * compute:.2f} ms; "
-        f"{report['bytes'] / 1e9:.1f} GB read and written, {1e3 * memory:.2f} ms; at "
-        f"most {report['sequences_per_s_at_most']:,.0f} sequences/s\n"
-        f"Operations: {report['ops_in_entry']}, of which {counted or 'none rare'}; "
-        f"loops of unknown length, counted once: {report['loops_of_unknown_length']}"
+        f"{shown.target}, kernels of {shown.kernels}; lowered in {shown.lower_s:.0f} "
+        f"s, compiled in {shown.compile_s:.0f} s\n"
+        f"Memory{each}: peak {shown.peak_bytes / 1e9:.2f} of {kind.memory / 1e9:.0f} "
+        f"GB, of which temporary {shown.temp_bytes / 1e9:.2f}; updated in place: "
+        f"{shown.aliased} of {shown.variables} variables\n"
+        f"Roofline{each}: {shown.flops / 1e12:.3f} TFLOP, {shown.compute_ms:.2f} ms; "
+        f"{shown.bytes / 1e9:.1f} GB read and written, {shown.memory_ms:.2f} ms; at "
+        f"most {shown.sequences_per_s_at_most:,.0f} sequences/s\n"
+        f"Operations: {shown.ops_in_entry}, of which {counted or 'none rare'}; "
+        f"loops of unknown length, counted once: {shown.loops_of_unknown_length}"
     )
-    if "cycles" in report:
-        cycles = report["cycles"]
-        seconds = cycles / kind.hertz
-        print(f"Compiler's estimate: {cycles:,} cycles, {1e3 * seconds:.2f} ms")
-    print(f"What dominates, by {report['parts_by']}:")
-    for name, share in list(report["parts"].items())[:12]:
+    if cycles := report.get("cycles"):
+        milliseconds = 1e3 * cycles / kind.hertz
+        print(f"Compiler's estimate: {cycles:,} cycles, {milliseconds:.2f} ms")
+    print(f"What dominates, by {shown.parts_by}:")
+    for name, share in list(shown.parts.items())[:12]:
         print(f"  {share:6.1%}  {name}")
 
 

@@ -50,12 +50,8 @@ class Encoder(NamedTuple):
     @classmethod
     def of(cls, config) -> Encoder:
         """The sizes in a ModelConfig."""
-        return cls(
-            config.num_hidden_layers,
-            config.hidden_size,
-            config.intermediate_size,
-            config.num_attention_heads,
-        )
+        names = ("num_hidden_layers", "hidden_size", "intermediate_size")
+        return cls(*(getattr(config, n) for n in (*names, "num_attention_heads")))
 
     def flops_per_token(self, length: int, embedding: int) -> int:
         """Forward pass over a sequence of `length`, without a head."""
@@ -94,10 +90,9 @@ class Sizes(NamedTuple):
         discriminator's head.
         """
         tokens = self.batch * self.length
-        encoders = sum(
-            network.flops_per_token(self.length, self.embedding)
-            for network in (self.discriminator, self.generator)
-        )
+        networks = self.discriminator, self.generator
+        shape = self.length, self.embedding
+        encoders = sum(network.flops_per_token(*shape) for network in networks)
         h = self.discriminator.hidden
         head = 2 * h * h + 2 * h
         transform = 2 * self.generator.hidden * self.embedding
@@ -389,13 +384,10 @@ def random_batches(config: PretrainingConfig):
         ids = tf.random.stateless_uniform(
             shape, [step, 7], 5, config.vocab_size, tf.int32
         )
-        ids = tf.concat([tf.fill([shape[0], 1], 2), ids[:, 1:-1]], 1)
-        ids = tf.concat([ids, tf.fill([shape[0], 1], 3)], 1)
-        features = {
-            "input_ids": tf.ensure_shape(ids, shape),
-            "input_mask": tf.ones(shape, tf.int32),
-            "segment_ids": tf.zeros(shape, tf.int32),
-        }
+        first, last = (tf.fill([shape[0], 1], number) for number in (2, 3))
+        ids = tf.ensure_shape(tf.concat([first, ids[:, 1:-1], last], 1), shape)
+        features = {"input_ids": ids, "input_mask": tf.ones_like(ids)}
+        features["segment_ids"] = tf.zeros_like(ids)
         count = config.max_predictions_per_seq
         settings = masking.MaskingSettings(config.mask_prob, count, (2, 3, 4))
         return masking.mask_batch(features, config.seed, step, settings)
