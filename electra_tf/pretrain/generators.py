@@ -40,6 +40,7 @@ class MaskedInputs(NamedTuple):
     other_weights: tf.Tensor | None = None  # float32 [B, L], where they were drawn
     is_intact: tf.Tensor | None = None  # float32 [B, 1], 1 where nothing is replaced
     sample_uniform: tf.Tensor | None = None  # float32 [B, N], decides the samples
+    crop_uniform: tf.Tensor | None = None  # float32 [B, 1], decides the crops
 
     @classmethod
     def of(cls, batch: dict[str, tf.Tensor]) -> MaskedInputs:
