@@ -102,8 +102,7 @@ def export(request: ExportRequest) -> str:
     format = OLD_NAMES.get(request.format, request.format)
     request, known = request._replace(format=format), FORMATS[format]
     _check_flags(request)
-    from electra_tf.export import hub  # it imports this module
-
+    hub = importlib.import_module(f"{_HERE}.hub")  # which imports this module
     hub.check(request)
     written = request.output_dir
     is_new = not (request.publish and hub.is_written(request))
