@@ -22,9 +22,9 @@ CLASSES = {
     "model.encoder": "DisentangledEmbeddings Embeddings Encoder TextEncoder",
     "model.transformer_layer": "Attention Intermediate LayerNorm Residual "
     "SelfAttention TransformerLayer _Dense",
-    "pretrain.generators": "MaskedLMGenerator TiedGenerator TwoTowerGenerator "
-    "UniformGenerator UnigramGenerator",
-    "pretrain.heads": "DiscriminatorPredictions MaskedLMHead",
+    "pretrain.generators": "MaskedLMGenerator MixtureGenerator TiedGenerator "
+    "TwoTowerGenerator UniformGenerator UnigramGenerator",
+    "pretrain.heads": "DiscriminatorPredictions MaskedLMHead Transform",
     "pretrain.pretraining": "ElectraPretrainer",
     "train.optimization": "AdamWeightDecay InPhases LayerwiseDecay ScopedRate "
     "WarmupPolynomialDecay WarmupStableDecay",
