@@ -105,7 +105,7 @@ class Generator(keras.layers.Layer, abc.ABC):
     weights, cost) is its row in config/generators.py.
 
     Attributes:
-      scoring: the name in `pseudo_likelihood` of the scores that its own predictions
+      scoring: the name in `scoring.METHODS` of the scores that its own predictions
         give, None if they give none.
       learns_from_samples: whether the discriminator's loss teaches it, by `shift`.
       logits_at: of a generator that fills the masks of any text a method: the scores of
