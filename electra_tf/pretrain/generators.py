@@ -25,7 +25,7 @@ from electra_tf.config.generators import (
 )
 from electra_tf.config.model import ModelConfig
 from electra_tf.model.dropout import fold_in
-from electra_tf.model.encoder import TextEncoder
+from electra_tf.model.encoder import Embeddings, TextEncoder
 from electra_tf.model.transformer_layer import initializer, serializable
 from electra_tf.pretrain import masking, sampling
 from electra_tf.pretrain.heads import masked_lm_head
@@ -177,13 +177,13 @@ class Generator(keras.layers.Layer, abc.ABC):
         generated: GeneratorOutput,
         inputs: MaskedInputs,
         positions: tf.Tensor,
-        table: tf.Tensor,
+        embeddings: Embeddings,
     ) -> tf.Tensor | None:
         """Zeros by which the generator learns from the network that reads its samples.
 
         Args:
           positions: int32 [B, N], where samples stand; 0 for nowhere.
-          table: that network's word embeddings, float32 [V, E].
+          embeddings: that network's.
 
         Returns float32 [B, L, E], to be added to the embedded words, or None.
         """
@@ -322,7 +322,8 @@ class MixtureGenerator(MaskedLMGenerator):
         loss = tf.add_n([one.loss for one in each])
         return each[-1]._replace(logits=tf.add_n(mixed), loss=loss, hidden=states[-1])
 
-    def shift(self, generated, inputs, positions, table):
+    def shift(self, generated, inputs, positions, embeddings):
+        table = embeddings.table("word_embeddings")
         vocab_size, width = table.shape
         noise = sampling.gumbel(tf.reshape(inputs.sample_uniform, [-1]), vocab_size)
         noisy = tf.reshape(generated.logits, [-1, vocab_size]) + noise

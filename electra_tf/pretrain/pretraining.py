@@ -244,8 +244,8 @@ class ElectraPretrainer(keras.Model):
         corrupted_ids, masked = masking.scatter_update(
             inputs.input_ids, sampled_ids, filled
         )
-        table = self.electra.embeddings.table("word_embeddings")
-        shift = self.generator.shift(generated, inputs, filled, table)
+        embeddings = self.electra.embeddings
+        shift = self.generator.shift(generated, inputs, filled, embeddings)
         is_replaced = objective.is_replaced(masked, corrupted_ids, inputs.input_ids)
 
         # Discriminate: which tokens were replaced?

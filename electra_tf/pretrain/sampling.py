@@ -125,8 +125,8 @@ def sample_from_softmax(
     """Draws one id from softmax(logits / temperature) per uniform.
 
     Same distribution as the original's Gumbel noise, with one random number per draw
-    instead of one per vocabulary entry: by inverse CDF, and on TPUs by
-    the largest with `gumbel` added.
+    instead of one per vocabulary entry: by inverse CDF, and on TPUs by the largest
+    with `gumbel` added.
 
     Args:
       logits: float32 [..., V].

@@ -344,7 +344,8 @@ def test_what_a_mixture_learns_from_its_samples_by_hand():
     with tf.GradientTape() as tape:
         tape.watch(variables)
         generated = types.SimpleNamespace(logits=variables)
-        shift = generator.shift(generated, inputs, positions, tf.constant(table))
+        embeddings = types.SimpleNamespace(table=lambda _: tf.constant(table))
+        shift = generator.shift(generated, inputs, positions, embeddings)
         loss = tf.reduce_sum(shift[:, 2] * g) + tf.reduce_sum(shift[:, 0])
     assert shift.shape == (1, 4, 2)
     np.testing.assert_array_equal(shift, 0)
