@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import glob
 import hashlib
 import json
 import os
@@ -195,7 +196,7 @@ class CheckpointInfo:
         if isinstance(config, Mapping):
             here = fields_of_hparams(config, defaults=False)
             found = contradictions(self.inferred, there | here)
-            return found + differences(there, here)
+            return found + [d for d in differences(there, here) if d not in found]
         here = dataclasses.asdict(config.model_config()) | config.identity()
         here["embedding_size"] = config.embedding_size
         here["do_lower_case"] = config.do_lower_case
@@ -261,14 +262,13 @@ class CheckpointInfo:
 
     def weights_sha256(self) -> str:
         """A hash of the files of its weights, of a run as the manifest has theirs."""
-        folder, start = os.path.split(self.origin)
         manifest = Path(self.origin + CHECKPOINT_MANIFEST)
         if os.path.isdir(self.origin):
             files = Path(self.origin).rglob("*")
             paths = [p for p in files if p.suffix in _WEIGHTS and p.is_file()]
         else:
-            names = [n for n in os.listdir(folder or ".") if n.startswith(f"{start}.")]
-            paths = [Path(folder, n) for n in names if _OF_CHECKPOINT.search(n)]
+            names = manifest.parent.glob(f"{glob.escape(Path(self.origin).name)}.*")
+            paths = [path for path in names if _OF_CHECKPOINT.search(path.name)]
         files = read_json(manifest).get("files") if manifest.is_file() else None
         if files:
             hashes = [one["sha256"] for _, one in sorted(files.items())]
@@ -280,7 +280,7 @@ class CheckpointInfo:
         """Its tensors by the original's names; of a fine-tuned run also its heads."""
         opened = self.opened(log)
         self.compare_with_library(opened, log)
-        if self.run is not None or self.vocab_file is None:
+        if self.run or self.vocab_file is None:
             return opened.tensors
         return fit_rows(opened.tensors, Vocabulary.load(self.vocab_file), log)
 

@@ -44,7 +44,8 @@ from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary, write_tokens
 FORMAT = "huggingface"
 CONFIG = "config.json"
 PREFIX = "electra."  # before the names of an encoder, except in an ElectraModel
-TIED = "generator_lm_head.weight"  # some files repeat the word embeddings
+TIED = "generator_lm_head.weight"
+_WORDS = "electra.embeddings.word_embeddings.weight"
 _ENCODER_PARTS = ("embeddings.", "embeddings_project.", "encoder.")
 _HEADS = ("discriminator_predictions.", "generator_predictions.", "generator_lm_head.")
 # The weights of each head of a task.
@@ -211,7 +212,13 @@ def write_networks(
     """
     for network in found.values():
         check_representable(network, stored.origin)
-    words = words_tokenized_otherwise(stored)
+    tokenizer = vocabulary.fast_tokenizer(
+        stored.vocab.distinct, stored.tokenizer_config
+    )
+    encode = functools.partial(tokenizer.encode_batch, add_special_tokens=False)
+    words = verification.words_tokenized_otherwise(
+        stored, lambda texts: [found.ids for found in encode(texts)]
+    )
     facts = {"words_tokenized_otherwise": words._asdict(), **(more or {})}
 
     def write(network: Network, folder: Path):
@@ -237,7 +244,7 @@ def _write_network(
     except SafetensorError as error:
         raise OSError(None, str(error)) from error
     config = config_of(network, stored.vocab.pad_id)
-    write_json(folder / CONFIG, dict(sorted(config.items())))
+    _write_json(folder / CONFIG, dict(sorted(config.items())))
     limit = stored.trained_length or network.shape.max_position_embeddings
     write_tokenizer(folder, stored.vocab, stored.tokenizer_config, limit)
     architecture = ARCHITECTURES[network.head()]
@@ -247,15 +254,7 @@ def _write_network(
     batch, ours, results = verification.reread(network, again, stored.vocab.pad_id)
     if not _peer_installed():
         return results
-    return results + _compare_with(_peer(folder, architecture, batch), ours)
-
-
-def _compare_with(
-    run: Callable[[bool], dict[str, np.ndarray]], ours: dict[str, np.ndarray]
-) -> list[verification.Result]:
-    """The outputs of transformers, see `_peer`, beside ours."""
-    in_float64 = functools.partial(run, True)
-    return verification.compare("transformers", ours, run(False), None, in_float64)
+    return results + _compare_with_peer(folder, architecture, batch, ours)
 
 
 def _peer_installed() -> bool:
@@ -263,15 +262,19 @@ def _peer_installed() -> bool:
     return all(importlib.util.find_spec(name) for name in ("transformers", "torch"))
 
 
-def _peer(
-    folder: Path, architecture: str, batch: Mapping[str, np.ndarray], whole: bool = True
-) -> Callable[[bool], dict[str, np.ndarray]]:
-    """A function: whether in float64 -> transformers' outputs on a batch.
+def _compare_with_peer(
+    folder: Path,
+    architecture: str,
+    batch: Mapping[str, np.ndarray],
+    ours: dict[str, np.ndarray],
+    whole: bool = True,
+) -> list[verification.Result]:
+    """The outputs of transformers on a batch beside ours.
 
     Args:
       whole: whether names that are left over are an error.
 
-    Raises `UserError` (65) if it finds names missing or left over.
+    Raises `UserError` (65) if they differ, or if it finds names missing or left over.
     """
     startup.keep_triton_out()
     import torch
@@ -288,15 +291,13 @@ def _peer(
                 f"{sorted(loading[kind])[0]}.",
                 EXIT_DAMAGED,
             )
-    theirs = {
-        "input_ids": "input_ids",
-        "attention_mask": "input_mask",
-        "token_type_ids": "segment_ids",
-    }
-    inputs = {k: torch.tensor(batch[v]).long() for k, v in theirs.items()}
+    ids, mask, segments = (
+        torch.tensor(batch[name]).long()
+        for name in ("input_ids", "input_mask", "segment_ids")
+    )
+    inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": segments}
 
-    def run(in_double: bool) -> dict[str, np.ndarray]:
-        dtype = torch.float64 if in_double else torch.float32
+    def run(dtype) -> dict[str, np.ndarray]:
         with torch.no_grad():
             result = model.eval().to(dtype)(**inputs, output_hidden_states=True)
         found = {"hidden": result.hidden_states[-1].numpy()}
@@ -310,7 +311,9 @@ def _peer(
             (networks.DISCRIMINATOR, networks.GENERATOR), found.get("logits")
         )
 
-    return run
+    in_float64 = functools.partial(run, torch.float64)
+    theirs = run(torch.float32)
+    return verification.compare("transformers", ours, theirs, None, in_float64)
 
 
 # ------------------------------------------------------------------------- reading
@@ -332,13 +335,20 @@ def read_network(
     config = read_json(folder / CONFIG)
     shape, embedding_size = shape_of(config, folder)
     place = folder / WEIGHTS
-    tensors = read_tensors(folder, allow_pytorch_bin)
-    if not any(name.startswith(PREFIX) for name in tensors):
-        tensors = {
-            PREFIX + name if name.startswith(_ENCODER_PARTS) else name: array
-            for name, array in tensors.items()
-        }
-    tensors = _known(_without_repetition(tensors, place), note)
+    stored, tensors = read_tensors(folder, allow_pytorch_bin), {}
+    is_whole = any(name.startswith(PREFIX) for name in stored)
+    for name, array in stored.items():
+        if not name.removeprefix(PREFIX).startswith(BUFFERS):
+            is_bare = not is_whole and name.startswith(_ENCODER_PARTS)
+            tensors[PREFIX + name if is_bare else name] = array
+    # Some files repeat the word embeddings.
+    repeated = tensors.pop(TIED, None)
+    if repeated is not None and not np.array_equal(repeated, tensors.get(_WORDS)):
+        raise UserError(
+            f"{place}: {TIED} is not the word embeddings; an ELECTRA generator shares "
+            "the two."
+        )
+    tensors = _known(tensors, note)
     known = networks.weight_names(shape.num_hidden_layers)
     ours = {name.huggingface: name.ours for name in known}
     found = _transposed(networks.renamed(tensors, ours, str(place)))
@@ -370,25 +380,6 @@ def _known(
     return {name: array for name, array in tensors.items() if name not in others}
 
 
-def _without_repetition(
-    tensors: dict[str, np.ndarray], place: Path
-) -> dict[str, np.ndarray]:
-    """Leaves out index buffers and the second copy of tied weights, once checked."""
-    kept = {
-        name: array
-        for name, array in tensors.items()
-        if not name.removeprefix(PREFIX).startswith(BUFFERS)
-    }
-    repeated = kept.pop(TIED, None)
-    words = kept.get("electra.embeddings.word_embeddings.weight")
-    if repeated is not None and not np.array_equal(repeated, words):
-        raise UserError(
-            f"{place}: {TIED} is not the word embeddings; an ELECTRA generator shares "
-            "the two."
-        )
-    return kept
-
-
 def _parts(folder: Path) -> list[Path]:
     """A directory, or those below it that `write` makes.
 
@@ -407,7 +398,12 @@ def info(
         verify_folder(part, log)
     shape, embedding_size = shape_of(read_json(first / CONFIG), first)
     known = {"embedding_size": embedding_size} | shape.overrides()
-    lengths = [_trained_length(part, shape) for part in (first, *others)]
+    lengths = []
+    for part in (first, *others):
+        # What others write there is the number of positions, or a very large one.
+        limit = max_length(part) or shape.max_position_embeddings
+        limit = limit if limit < shape.max_position_embeddings else None
+        lengths.append(verification.trained_length_in(part) or limit)
     if any(lengths):
         known["max_seq_length"] = min(filter(None, lengths))
     tokenizer, vocab_file = read_tokenizer(first)
@@ -428,17 +424,6 @@ def info(
     )
 
 
-def _trained_length(folder: Path, shape: ModelConfig) -> int | None:
-    """`StoredModel.trained_length`, as far as the files say it.
-
-    What others write there is the number of positions, or a very large one, whatever
-    was trained.
-    """
-    said = max_length(folder)
-    said = said if said and said < shape.max_position_embeddings else None
-    return verification.trained_length_in(folder) or said
-
-
 def read(folder: Path, allow_pytorch_bin: bool = False) -> Opened:
     """A directory, or one with directories `discriminator` and `generator`.
 
@@ -455,11 +440,9 @@ def read(folder: Path, allow_pytorch_bin: bool = False) -> Opened:
             notes.append(f"left out: the head of {ARCHITECTURES[network.head()]}")
             network = network.encoder()
         # An encoder and a discriminator are the same part of a model.
-        kind = (
-            networks.GENERATOR
-            if network.head() == networks.GENERATOR_HEAD
-            else networks.DISCRIMINATOR
-        )
+        kind = networks.DISCRIMINATOR
+        if network.head() == networks.GENERATOR_HEAD:
+            kind = networks.GENERATOR
         if kind in found:
             raise UserError(
                 f"{part} is not the only folder with the weights of a {kind} in "
@@ -469,12 +452,12 @@ def read(folder: Path, allow_pytorch_bin: bool = False) -> Opened:
     tensors = networks.join(found, str(folder))
     if any(name.startswith("generator/embeddings/") for name in tensors):
         notes.append("generator and discriminator have embeddings of their own")
-    compare = functools.partial(_compare_all, foreign) if foreign else None
-    return Opened(of_arrays(str(folder), tensors), tuple(notes), compare)
 
+    def compare() -> str:
+        return "; ".join(_compared(part, one) for part, one in foreign.items())
 
-def _compare_all(found: Mapping[Path, Network]) -> str:
-    return "; ".join(_compared(folder, network) for folder, network in found.items())
+    arrays = of_arrays(str(folder), tensors)
+    return Opened(arrays, tuple(notes), compare if foreign else None)
 
 
 def _compared(folder: Path, network: Network) -> str:
@@ -489,7 +472,7 @@ def _compared(folder: Path, network: Network) -> str:
     [ours] = networks.outputs([network], batch)
     architecture = ARCHITECTURES[network.head()]
     try:
-        results = _compare_with(_peer(folder, architecture, batch, whole=False), ours)
+        results = _compare_with_peer(folder, architecture, batch, ours, whole=False)
     except UserError:
         raise
     except Exception as error:  # What it does not check, it fails with in many ways.
@@ -560,14 +543,11 @@ def read_tensors(
                 "save_pretrained of a current transformers writes it.",
                 EXIT_DAMAGED,
             )
-        tensors |= read_file(path)
-    return {_name_today(k): as_float32(array) for k, array in tensors.items()}
-
-
-def _name_today(name: str) -> str:
-    for old, new in _OLD_NAMES.items():
-        name = name.replace(old, new)
-    return name
+        for name, array in read_file(path).items():
+            for old, new in _OLD_NAMES.items():
+                name = name.replace(old, new)
+            tensors[name] = as_float32(array)
+    return tensors
 
 
 def _of_safetensors(path: Path) -> dict[str, np.ndarray]:
@@ -582,9 +562,7 @@ def _of_safetensors(path: Path) -> dict[str, np.ndarray]:
                 tensors[name] = file.get_tensor(name).numpy()
     except (SafetensorError, TypeError, ValueError, OSError) as error:
         raise UserError(
-            f"{path} cannot be read: {reason_of(error)}\nIt is "
-            "damaged, cut off or of an unknown type; copy it again.",
-            EXIT_DAMAGED,
+            f"{path} cannot be read: {reason_of(error)}\nCopy it again.", EXIT_DAMAGED
         ) from None
     return tensors
 
@@ -594,9 +572,8 @@ def _of_pickle(path: Path) -> dict[str, np.ndarray]:
     try:
         import torch
     except ImportError:
-        raise UserError(
-            f"--allow-pytorch-bin: {path} needs the package torch.\npip install torch"
-        ) from None
+        message = f"--allow-pytorch-bin: {path} needs the package torch."
+        raise UserError(message) from None
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
         return {name: tensor.float().numpy() for name, tensor in found.items()}
@@ -624,20 +601,8 @@ def write_tokenizer(
         "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
         **vocabulary.SPECIAL_NAMES,
     }
-    write_json(folder / TOKENIZER_CONFIG, settings)
-    write_json(folder / SPECIAL_TOKENS, vocabulary.SPECIAL_NAMES)
-
-
-def words_tokenized_otherwise(stored: StoredModel) -> verification.Words:
-    """How `vocabulary.fast_tokenizer` does on the words of the vocabulary."""
-    tokenizer = vocabulary.fast_tokenizer(
-        stored.vocab.distinct, stored.tokenizer_config
-    )
-
-    def encode(texts):
-        return [e.ids for e in tokenizer.encode_batch(texts, add_special_tokens=False)]
-
-    return verification.words_tokenized_otherwise(stored, encode)
+    _write_json(folder / TOKENIZER_CONFIG, settings)
+    _write_json(folder / SPECIAL_TOKENS, vocabulary.SPECIAL_NAMES)
 
 
 def read_tokenizer(folder: Path) -> tuple[TokenizerConfig | None, str | None]:
@@ -698,8 +663,7 @@ def _check_added(folder: Path, settings: Mapping[str, Any]) -> None:
             vocabulary.check_added_tokens(added, path)
 
 
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes a file of settings."""
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 

@@ -124,11 +124,11 @@ def write_keras_hub(
     heads = [network.head() for network in found.values() if network.head()]
     if heads:
         log(f"Left out, KerasHub has no place for them: {', '.join(heads)}")
-    shown: list[verification.Words] = []
+    words = None
 
     def write(network: Network, folder: Path):
+        nonlocal words
         results, words = _write_encoder(network.encoder(), stored, folder)
-        shown.append(words)
         return results, {
             "gelu": f"tanh in KerasHub, {network.shape.hidden_act} in the source",
             _SHAPE: dataclasses.asdict(network.shape),
@@ -137,7 +137,7 @@ def write_keras_hub(
         }
 
     verification.write_networks(found, stored, output_dir, FORMAT, write, log)
-    log(f"measured with keras_hub's tokenizer: {shown[-1]}")
+    log(f"measured with keras_hub's tokenizer: {words}")
     return Path(output_dir)
 
 
@@ -146,8 +146,14 @@ def _write_encoder(
 ) -> tuple[list[verification.Result], verification.Words]:
     import keras_hub
 
-    backbone = _backbone(network)
-    width, names = network.shape.hidden_size, _names(network.shape)
+    shape, width = network.shape, network.shape.hidden_size
+    backbone = keras_hub.models.ElectraBackbone(
+        **{theirs: getattr(shape, ours) for theirs, ours in _FIELDS.items()},
+        embedding_dim=network.embedding_size,
+        dtype="float32",
+        name="electra_backbone",
+    )
+    names = _names(shape)
     theirs = networks.renamed(network.tensors, names, stored.origin)
     theirs[_POOLER + "kernel"] = np.eye(width, dtype=np.float32)
     theirs[_POOLER + "bias"] = np.zeros(width, np.float32)
@@ -178,22 +184,10 @@ def _write_encoder(
     return _verify(network, stored, folder), words
 
 
-def _backbone(network: Network):
-    """KerasHub's model for a network, with arbitrary weights."""
-    import keras_hub
-
-    fields = {theirs: getattr(network.shape, ours) for theirs, ours in _FIELDS.items()}
-    return keras_hub.models.ElectraBackbone(
-        **fields,
-        embedding_dim=network.embedding_size,
-        dtype="float32",
-        name="electra_backbone",
-    )
-
-
 def _verify(
     network: Network, stored: StoredModel, folder: Path
 ) -> list[verification.Result]:
+    import keras
     import keras_hub
 
     again = read_network(folder, network.shape)
@@ -204,20 +198,14 @@ def _verify(
     real = batch["input_mask"]
     if network.shape.hidden_act == "gelu_tanh":
         return results + verification.compare("keras_hub", ours, unchanged, real)
+    exact_gelu = functools.partial(keras.activations.gelu, approximate=False)
     for layer in backbone.transformer_layers:
-        layer._feedforward_intermediate_dense.activation = _exact_gelu
-    results += verification.compare(
-        "keras_hub with exact GELU", ours, _run(backbone, batch), real
-    )
+        layer._feedforward_intermediate_dense.activation = exact_gelu
+    exact = _run(backbone, batch)
+    results += verification.compare("keras_hub with exact GELU", ours, exact, real)
     gap = verification.difference(ours["hidden"], unchanged["hidden"], real)
     results.append(verification.Result("hidden", "keras_hub, its own GELU", gap, None))
     return results
-
-
-def _exact_gelu(x):
-    import keras
-
-    return keras.activations.gelu(x, approximate=False)
 
 
 def _run(backbone, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -271,11 +259,8 @@ def _backbone_in(folder: Path):
     try:
         return keras_hub.models.ElectraBackbone.from_preset(str(folder))
     except Exception as error:  # What it does not check, it fails with in many ways.
-        raise UserError(
-            f"{folder} cannot be read: {reason_of(error)}\nIts files "
-            "are damaged or do not belong together; copy them again.",
-            EXIT_DAMAGED,
-        ) from None
+        message = f"{folder} cannot be read: {reason_of(error)}\nCopy it again."
+        raise UserError(message, EXIT_DAMAGED) from None
 
 
 def _compared(folder: Path, network: Network) -> str:
@@ -306,10 +291,8 @@ def _shape_in(folder: Path) -> tuple[ModelConfig, int]:
         values = check(ModelConfig, values, str(folder / CONFIG))
         return ModelConfig(**values), int(config["embedding_dim"])
     except (KeyError, TypeError, ValueError) as error:
-        raise UserError(
-            f"{folder / CONFIG}: no usable config of an {CLASS} ({error}).",
-            EXIT_DAMAGED,
-        ) from None
+        message = f"{folder / CONFIG}: no usable config of an {CLASS} ({error})."
+        raise UserError(message, EXIT_DAMAGED) from None
 
 
 def info(folder: Path, log: Callable[[str], None]) -> CheckpointInfo:
@@ -317,9 +300,8 @@ def info(folder: Path, log: Callable[[str], None]) -> CheckpointInfo:
     verify_folder(folder, log)
     shape, embedding_size = _shape_in(folder)
     known = {"embedding_size": embedding_size} | shape.overrides()
-    if length := verification.trained_length_in(
-        folder
-    ):  # Presets have no place for it.
+    # Presets have no place for it.
+    if length := verification.trained_length_in(folder):
         known["max_seq_length"] = length
     vocab_file = folder / VOCABULARY
     return CheckpointInfo(
@@ -352,7 +334,6 @@ def _tokenizer_config(folder: Path) -> TokenizerConfig | None:
     strip = bool(settings.get("strip_accents", False))
     if strip and not lower:
         raise UserError(
-            f"{path}: strip_accents without lowercase; tokenizers of this project and "
-            "of the original keep the accents of cased text."
+            f"{path}: strip_accents without lowercase; here cased text keeps accents."
         )
     return TokenizerConfig(lower, strip)

@@ -55,6 +55,12 @@ class Network(NamedTuple):
         found = (h for h in heads if any(k.startswith(h) for k in self.tensors))
         return next(found, None)
 
+    def weight(self, name: str) -> np.ndarray:
+        """A weight; `UserError` (65) if it is missing."""
+        if name not in self.tensors:
+            raise UserError(f"{name} is missing.", EXIT_DAMAGED)
+        return self.tensors[name]
+
     def encoder(self) -> Network:
         """The same without its head."""
         kept = {k: v for k, v in self.tensors.items() if k.startswith(ENCODER)}
@@ -84,16 +90,33 @@ def split(stored: StoredModel, what: str = "all") -> dict[str, Network]:
             "represent.\n--what discriminator exports the discriminator alone, "
             "--format tf1 the whole model."
         )
-    found = {}
-    if any(k.startswith(DISCRIMINATOR_HEAD) for k in stored.tensors):
-        found[DISCRIMINATOR] = _discriminator(stored)
-    if any(k.startswith(GENERATOR_HEAD) for k in stored.tensors):
-        found[GENERATOR] = _generator(stored)
-    main = {"encoder": _discriminator(stored).encoder()}
+    config, tensors = stored.config, stored.tensors
+
+    def under(*scopes: str) -> dict[str, np.ndarray]:
+        return {k: v for k, v in tensors.items() if k.startswith(scopes)}
+
+    main = Network(
+        config.model_config(), config.embedding_size, under(ENCODER, DISCRIMINATOR_HEAD)
+    )
+    found = {DISCRIMINATOR: main} if main.head() else {}
+    main = {"encoder": main.encoder()}
+    if under(GENERATOR_HEAD) and config.uses_generator_config:
+        own = {
+            k.replace("generator/", ENCODER, 1): v
+            for k, v in under("generator/").items()
+        }
+        # Shared embeddings first: the generator's own, if any, replace them.
+        own = under(EMBEDDINGS) | own | under(GENERATOR_HEAD)
+        width = own[f"{EMBEDDINGS}word_embeddings"].shape[1]
+        found[GENERATOR] = Network(config.generator_config(), width, own)
+        if DISCRIMINATOR not in found:  # The encoder is another network.
+            found = main | found
+    elif under(GENERATOR_HEAD):
+        found[GENERATOR] = Network(
+            config.model_config(), config.embedding_size, under(ENCODER, GENERATOR_HEAD)
+        )
     if what == "encoder" or not found:
         return main
-    if DISCRIMINATOR not in found and stored.config.uses_generator_config:
-        found = main | found  # Beside a generator of its own it is another network.
     if what == "all":
         return found
     if what not in found:
@@ -113,33 +136,6 @@ def is_representable(stored: StoredModel) -> bool:
     return not has_it or head == MASKED_LM_HEAD
 
 
-def _discriminator(stored: StoredModel) -> Network:
-    kept = (ENCODER, DISCRIMINATOR_HEAD)
-    return Network(
-        stored.config.model_config(),
-        stored.config.embedding_size,
-        {k: v for k, v in stored.tensors.items() if k.startswith(kept)},
-    )
-
-
-def _generator(stored: StoredModel) -> Network:
-    config = stored.config
-    heads = {k: v for k, v in stored.tensors.items() if k.startswith(GENERATOR_HEAD)}
-    if not config.uses_generator_config:
-        shared = {k: v for k, v in stored.tensors.items() if k.startswith(ENCODER)}
-        return Network(config.model_config(), config.embedding_size, shared | heads)
-    own = {
-        k.replace("generator/", ENCODER, 1): v
-        for k, v in stored.tensors.items()
-        if k.startswith("generator/")
-    }
-    # Shared embeddings first: the generator's own, if any, replace them.
-    embeddings = {k: v for k, v in stored.tensors.items() if k.startswith(EMBEDDINGS)}
-    tensors = embeddings | own | heads
-    width = tensors[EMBEDDINGS + "word_embeddings"].shape[1]
-    return Network(config.generator_config(), width, tensors)
-
-
 def join(found: dict[str, Network], origin: str) -> dict[str, np.ndarray]:
     """The weights of the whole model, the reverse of `split`.
 
@@ -151,47 +147,44 @@ def join(found: dict[str, Network], origin: str) -> dict[str, np.ndarray]:
         return dict((encoder or generator).tensors)
     if _same(encoder.encoder().tensors, generator.encoder().tensors):
         return {**generator.tensors, **encoder.tensors}
+
+    def embeddings(network: Network) -> dict[str, np.ndarray]:
+        found = network.tensors.items()
+        return {k: v for k, v in found if k.startswith(EMBEDDINGS)}
+
+    shared = _same(embeddings(generator), embeddings(encoder))
     theirs = {
-        k.replace(ENCODER, "generator/", 1): v for k, v in generator.tensors.items()
+        k.replace(ENCODER, "generator/", 1): v
+        for k, v in generator.tensors.items()
+        if not (shared and k.startswith(EMBEDDINGS))
     }
-    embeddings = {
-        k: v for k, v in generator.tensors.items() if k.startswith(EMBEDDINGS)
-    }
-    ours = {k: v for k, v in encoder.tensors.items() if k.startswith(EMBEDDINGS)}
-    if _same(embeddings, ours):
-        for name in embeddings:
-            del theirs[name.replace(ENCODER, "generator/", 1)]
-    elif generator.embedding_size not in (
-        generator.shape.hidden_size,  # untied
-        encoder.embedding_size,  # disentangled
-    ):
+    width = generator.shape.hidden_size
+    # Of their own they have the width of an untied or a disentangled one.
+    if not shared and generator.embedding_size not in (width, encoder.embedding_size):
         raise UserError(
             f"{origin}: generator and discriminator have different embeddings, of "
             f"width {generator.embedding_size}.\nThey are not from one run; give the "
             "folder of one of the two."
         )
-    _check_generator_shape(encoder.shape, generator.shape, origin)
+    # A generator's heads follow from its width, in the original as here.
+    expected = dataclasses.replace(
+        encoder.shape,
+        num_attention_heads=max(1, width // 64),
+        intermediate_size=4 * width,
+    )
+    free = {"hidden_size", "num_hidden_layers", "type_vocab_size"}
+    for name, value in values_in_roles(expected, IDENTITY).items():
+        said = getattr(generator.shape, name)
+        if name not in free and said != value:
+            raise UserError(
+                f"{origin}: the generator's {name} is {said}; beside this "
+                f"discriminator it must be {value}.\nGive the folder of one of the two."
+            )
     return {**theirs, **encoder.tensors}
 
 
 def _same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
     return a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a)
-
-
-def _check_generator_shape(ours: ModelConfig, theirs: ModelConfig, origin) -> None:
-    """A generator's heads follow from its width, in the original as here."""
-    width = theirs.hidden_size
-    expected = dataclasses.replace(
-        ours, num_attention_heads=max(1, width // 64), intermediate_size=4 * width
-    )
-    free = {"hidden_size", "num_hidden_layers", "type_vocab_size"}
-    for name, value in values_in_roles(expected, IDENTITY).items():
-        if name not in free and getattr(theirs, name) != value:
-            raise UserError(
-                f"{origin}: the generator's {name} is {getattr(theirs, name)}; beside "
-                f"this discriminator it must be {value}.\nGive the folder of one of "
-                "the two."
-            )
 
 
 def outputs(
@@ -211,9 +204,7 @@ def outputs(
         if kind != built:
             (encoder, head), built = _layers(*kind), kind
         for variable in encoder.variables + (head.variables if head else []):
-            if variable.path not in network.tensors:
-                raise UserError(f"{variable.path} is missing.", EXIT_DAMAGED)
-            variable.assign(network.tensors[variable.path])
+            variable.assign(network.weight(variable.path))
         inputs = (batch[name] for name in ("input_ids", "input_mask", "segment_ids"))
         hidden = encoder(*inputs).sequence_output
         result = {"hidden": hidden.numpy()}
@@ -232,12 +223,7 @@ def _task_logits(network: Network, hidden: np.ndarray) -> np.ndarray:
     from electra_tf.model.transformer_layer import gelu
 
     def dense(states, name):
-        for part in ("kernel", "bias"):
-            if name + part not in network.tensors:
-                raise UserError(f"{name}{part} is missing.", EXIT_DAMAGED)
-        return (
-            states @ network.tensors[f"{name}kernel"] + network.tensors[f"{name}bias"]
-        )
+        return states @ network.weight(f"{name}kernel") + network.weight(f"{name}bias")
 
     if network.head() == TEXT_CLASSIFIER:
         hidden = np.asarray(gelu(dense(hidden[:, 0], f"{CLASSIFIER}dense/")))
@@ -277,12 +263,10 @@ class WeightName(NamedTuple):
 
 
 # Modules of the encoder with weights, and of one layer, and their names in KerasHub.
-_TABLES = {
-    "word_embeddings": "token_embedding",
-    "position_embeddings": "position_embedding",
-    "token_type_embeddings": "segment_embedding",
-}
 _MODULES = {
+    "embeddings/word_embeddings": "token_embedding",
+    "embeddings/position_embeddings": "position_embedding",
+    "embeddings/token_type_embeddings": "segment_embedding",
     "embeddings/LayerNorm": "embeddings_layer_norm",
     "embeddings_project": "embeddings_projection",
 }
@@ -324,22 +308,18 @@ def weight_names(num_layers: int) -> list[WeightName]:
     # The scores of the vocabulary are the word embeddings transposed, plus this bias.
     bias = "generator_predictions/output_bias", "generator_lm_head.bias"
     found = [WeightName(*bias, None)]
-    for ours, theirs in _TABLES.items():
-        ours = EMBEDDINGS + ours
-        there = f"{_huggingface(ours)}.weight"
-        found.append(WeightName(ours, there, f"{theirs}/embeddings"))
-    for ours, theirs in {**modules, **dict.fromkeys(_MODULES_OF_HEADS)}.items():
-        parts = _LAYER_NORM if ours.endswith("LayerNorm") else _DENSE
-        for part, there in parts.items():
-            in_keras_hub = f"{theirs}/{part}" if theirs else None
-            there = f"{_huggingface(ours)}.{there}"
-            found.append(WeightName(f"{ours}/{part}", there, in_keras_hub))
+    for ours, in_keras_hub in {**modules, **dict.fromkeys(_MODULES_OF_HEADS)}.items():
+        there = ours.replace("/layer_", "/layer/").replace("/", ".")
+        there = there.replace("dense_1", "dense_prediction")
+        if ours.endswith("_embeddings"):  # a table, which is no module here
+            found.append(
+                WeightName(ours, f"{there}.weight", f"{in_keras_hub}/embeddings")
+            )
+            continue
+        for part, name in (_LAYER_NORM if ours.endswith("Norm") else _DENSE).items():
+            theirs = f"{in_keras_hub}/{part}" if in_keras_hub else None
+            found.append(WeightName(f"{ours}/{part}", f"{there}.{name}", theirs))
     return found
-
-
-def _huggingface(ours: str) -> str:
-    theirs = ours.replace("/layer_", "/layer/").replace("dense_1", "dense_prediction")
-    return theirs.replace("/", ".")
 
 
 def renamed(

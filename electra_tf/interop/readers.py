@@ -42,28 +42,26 @@ _CONFIG = "config.json"  # the hparams of a run
 _MADE_WITH = ("max_seq_length", "mask_prob", "temperature", "disallow_correct")
 _LFS, _LFS_SIZE = b"version https://git-lfs", 1024
 _CONVERTED = (
-    "Convert it with transformers 4: AutoModelForPreTraining (a generator: "
-    'ElectraForMaskedLM).from_pretrained("{1}", %s=True).save_pretrained("{1}")'
+    "{0} has the weights of another library.\nConvert it with transformers 4: "
+    'AutoModelForPreTraining (a generator: ElectraForMaskedLM).from_pretrained("{1}", '
 )
 # Names of files and folders without weights for this program -> what to say of {0} in
 # the folder {1}; the first that fits.
 _OTHERS = {
-    r"tf_model\.h5": f"{{0}} has weights for TensorFlow.\n{_CONVERTED % 'from_tf'}",
-    r"flax_model\.msgpack": f"{{0}} has weights for Flax.\n{_CONVERTED % 'from_flax'}",
+    r"tf_model\.h5": _CONVERTED + 'from_tf=True).save_pretrained("{1}")',
+    r"flax_model\.msgpack": _CONVERTED + 'from_flax=True).save_pretrained("{1}")',
     r".*(\.index|-of-00001)": "{0} is a file of a checkpoint.\nGive its prefix alone.",
     r".*\.(bin|pt|pth|ckpt|pkl)": (
         "{0} is a PyTorch pickle, which can run any code when it is loaded; it is not "
-        "read.\nexport_model.py --allow-pytorch-bin converts all but the head of a "
-        "task, reading nothing but weights.\nsave_pretrained of transformers converts "
-        "that as well (model.safetensors)."
+        "read.\nexport_model.py --allow-pytorch-bin reads nothing but its weights; so "
+        "does save_pretrained of transformers (model.safetensors)."
     ),
     r".*\.keras": (
-        "{0} is a model saved by Keras.\nIn Python keras.saving.load_model reads it, "
-        "after `import electra_tf`; here give a run or an export."
+        "{0} is a model saved by Keras: keras.saving.load_model reads it, after "
+        "`import electra_tf`.\nHere give a run or an export."
     ),
     r"checkpoint-\d+": (
-        "{1} is the output folder of a Trainer of transformers.\nGive one of its "
-        "checkpoints, such as {0}."
+        "{1} is the output of a Trainer.\nGive one of its checkpoints, such as {0}."
     ),
 }
 
@@ -199,7 +197,9 @@ def _checkpoint(prefix: str) -> CheckpointInfo:
     identity, settings = manifest.get("identity", {}), manifest.get("settings", {})
     hparams, vocab_file = _config_of(run, found.vocab_file)
     known = checkpoint.fields_of_hparams(hparams) if hparams else dict(found.known)
-    known |= _made_with({**hparams, **settings}, manifest.get("step", 0))
+    # A run's config.json has those of its last phase, or of a later start.
+    begun = history.begun({**hparams, **settings}, manifest.get("step", 0))[-1]
+    known |= {k: begun[k] for k in _MADE_WITH if begun.get(k) is not None}
     recorded = checkpoint.fields_of_hparams(identity)
     known |= {k: v for k, v in recorded.items() if k in checkpoint.OF_IDENTITY}
     tokenizer = vocab_file and read_settings(vocab_file)
@@ -215,27 +215,19 @@ def _checkpoint(prefix: str) -> CheckpointInfo:
     )
 
 
-def _made_with(hparams: Mapping[str, Any], step: int) -> dict[str, Any]:
-    """Length of the sequences and their noise at the step of a checkpoint.
-
-    A run's config.json has those of its last phase, or of a later start.
-    """
-    found = history.begun(hparams, step)[-1]
-    return {k: found[k] for k in _MADE_WITH if found.get(k) is not None}
-
-
 def _config_of(run: Path, beside: str | None) -> tuple[dict[str, Any], str | None]:
     """(hparams of a run or of a fine-tuned model's encoder, its vocabulary)."""
     path = run / _CONFIG
     if not path.is_file():
         return {}, beside
     hparams = read_json(path)
-    usual = _above(run, 2) / tf1.VOCABULARY
+    model = Path(os.path.normpath(run / "../.."))
+    usual = str(model / tf1.VOCABULARY)
     kind = FinetuningConfig if "task_names" in hparams else PretrainingConfig
     hparams = translated(kind.checked(hparams, str(path)))
     vocab_file = hparams.get("vocab_file")
     if kind is FinetuningConfig:  # in <model>/finetuning_models/
-        place = str(_above(run, 4)), _above(run, 2).name or "model"
+        place = os.path.normpath(model / "../.."), model.name or "model"
         config = FinetuningConfig.from_hparams(*place, dict(hparams))
         usual = config.vocab_file
         hparams = {
@@ -245,15 +237,10 @@ def _config_of(run: Path, beside: str | None) -> tuple[dict[str, Any], str | Non
             "model_hparam_overrides": config.model_config().overrides(),
         }
     vocab_file = local_of(vocab_file) if vocab_file else beside
-    if vocab_file is None and Path(fetch_once(str(usual))).is_file():
-        vocab_file = str(usual)
+    if vocab_file is None and Path(fetch_once(usual)).is_file():
+        vocab_file = usual
     hparams.pop("vocab_file", None)
     return hparams | {"model_name": run.name}, vocab_file
-
-
-def _above(folder: Path, levels: int) -> Path:
-    """The folder that many levels above, at most the root."""
-    return [folder, *folder.parents][: levels + 1][-1]
 
 
 # Paths without a model.
@@ -273,7 +260,16 @@ def _check_lfs(paths: Iterable[Path]) -> None:
 def _no_model(path: Path) -> UserError:
     """Why no model can be read from a path."""
     if not path.exists():
-        return _missing(path)
+        if data := sorted(path.parent.glob(f"{path.name}.data-*")):
+            message = f"{path}.index is missing beside {data[0].name}; copy it again."
+            return UserError(message, EXIT_DAMAGED)
+        message = f"{path} is neither a directory nor the prefix of a checkpoint."
+        if not path.is_absolute() and len(path.parts) == 2:
+            message += (
+                "\nIf it is a name on Hugging Face's hub: hf download "
+                f"{path} --local-dir {path.name}"
+            )
+        return NoModelError(message)
     files = [path] if path.is_file() else path.iterdir()
     # checkpoint-1000 is newer than checkpoint-500.
     files = sorted(files, key=lambda file: (len(file.name), file.name), reverse=True)
@@ -283,14 +279,13 @@ def _no_model(path: Path) -> UserError:
     if path.is_file():
         return UserError(
             f"{path} is not a checkpoint that can be read.\nGive a checkpoint prefix "
-            "(model.ckpt-N), or a model's directory; of an export for serving, the run "
-            "that it was made from."
+            "(model.ckpt-N), or a model's directory."
         )
     if found := saved_model_in(path):
         return UserError(
-            f"{found} is a SavedModel, whose weights cannot be read.\nOf run_inference"
-            ".py it can do predict, and with --output-dir score and detect; for all "
-            "else give the run that it was exported from."
+            f"{found} is a SavedModel, whose weights cannot be read: run_inference.py "
+            "takes it for predict,\nand with --output-dir for score and detect. Give "
+            "the run that it was exported from."
         )
     if runs := sorted(str(run) for run in path.glob("models/*") if run.is_dir()):
         return NoModelError(
@@ -301,18 +296,3 @@ def _no_model(path: Path) -> UserError:
         "original (model.ckpt-N.index), runs, and directories of Hugging Face "
         "(config.json, model.safetensors) or KerasHub."
     )
-
-
-def _missing(path: Path) -> UserError:
-    if data := sorted(path.parent.glob(f"{path.name}.data-*")):
-        return UserError(
-            f"{path}.index is missing beside {data[0].name}; copy it again.",
-            EXIT_DAMAGED,
-        )
-    message = f"{path} is neither a directory nor the prefix of a checkpoint."
-    if not path.is_absolute() and len(path.parts) == 2:  # may be a name on the hub
-        message += (
-            f"\nIf it is a name on Hugging Face's hub: hf download {path} --local-dir "
-            f"{path.name}"
-        )
-    return NoModelError(message)

@@ -42,12 +42,7 @@ from electra_tf.interop.checkpoint import (
 from electra_tf.pretrain import history, shards
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.manifest import CheckpointManifest
-from electra_tf.text.vocabulary import (
-    TokenizerConfig,
-    Vocabulary,
-    recorded_settings,
-    resolve_settings,
-)
+from electra_tf.text.vocabulary import Vocabulary, recorded_settings, resolve_settings
 
 _ENCODER = f"{ENCODER}/"
 _BY_POSITION = ("/position_embeddings", "/position_embeddings_residual")
@@ -84,17 +79,16 @@ class Start(NamedTuple):
             return
         if self.original:
             variables = state.variables().items()
-            theirs = {k: v for k, v in variables if not tf1.is_ours_alone(k)}
+            theirs = {k: v for k, v in variables if not tf1.OURS.match(k)}
             stored = tf1.tensors_of(self.original.origin)
             fit_rows(stored, data.vocab, log).assign_to(theirs)
             checkpoints.last_saved_step = state.step  # Its files stay as they are.
             log(f"Continuing from the original's {self.original.origin}.")
             return
+        weights = state.weights()
         if self.initial:
-            weights = state.weights()
             load_initial(self.initial, config, data.vocab, weights, log)
         if self.generator:
-            weights = state.weights()
             load_generator(self.generator, config, data.vocab, weights, log)
         if config.needs_token_counts:
             state.model.generator.adapt(data.token_counts(config))
@@ -133,13 +127,22 @@ def find(
         return Start()
     original = readers.original_in(config.model_dir, log)
     saved = None if original else checkpoints.newest_intact()
-    saved = saved and _in_one_spelling(saved)
+    if saved:  # Old runs have the original's booleans beside objective and generator.
+        identity = applicable(PretrainingConfig, translated(saved.identity))
+        saved = saved._replace(identity=identity, settings=translated(saved.settings))
     start = Start(saved, original)
     tokenizer = resolve_settings(vocab, do_lower_case=config.do_lower_case)
     if saved or original:
         _keep_init_checkpoint(start, config, checkpoints)
     if saved:
-        _check_saved(saved, config, tokenizer, vocab, checkpoints, log)
+        checkpoints.check_identity(saved)
+        prefix, settings = checkpoints.prefix(saved.step), saved.settings
+        recorded_settings(settings, tokenizer, vocab.path, prefix)
+        if config.do_train:
+            history.check_passed(settings, config, saved.step)
+            current = checkpoints.settings
+            if note := history.reading_note(settings, current, config, saved.step):
+                log(note)
     elif config.do_eval and not original:
         missing = (
             f"{config.model_dir} has no checkpoint to evaluate.\n"
@@ -171,32 +174,6 @@ def find(
     if counts_words or config.needs_token_counts and not (saved or start.original):
         record_index.token_count_files(shards.pattern_of(config))
     return start
-
-
-def _in_one_spelling(saved: CheckpointManifest) -> CheckpointManifest:
-    """Of a run that has the original's booleans beside objective and generator."""
-    identity = applicable(PretrainingConfig, translated(saved.identity))
-    return saved._replace(identity=identity, settings=translated(saved.settings))
-
-
-def _check_saved(
-    saved: CheckpointManifest,
-    config: PretrainingConfig,
-    tokenizer: TokenizerConfig,
-    vocab: Vocabulary,
-    checkpoints: Checkpoints,
-    log: Callable[[str], None],
-) -> None:
-    """Refuses a checkpoint of another run; says what is changed since it was saved."""
-    checkpoints.check_identity(saved)
-    prefix = checkpoints.prefix(saved.step)
-    recorded_settings(saved.settings, tokenizer, vocab.path, prefix)
-    if not config.do_train:
-        return
-    history.check_passed(saved.settings, config, saved.step)
-    settings = checkpoints.settings
-    if note := history.reading_note(saved.settings, settings, config, saved.step):
-        log(note)
 
 
 def _keep_init_checkpoint(
@@ -242,8 +219,7 @@ class WeightReport(NamedTuple):
         """For the log: parts with their numbers of weights, changes one by one."""
         for title in ("loaded", "initialised", "left_out"):
             counts = collections.Counter(map(_part, getattr(self, title))).items()
-            text = ", ".join(f"{part} {count}" for part, count in counts)
-            if text:
+            if text := ", ".join(f"{part} {count}" for part, count in counts):
                 yield f"{title.capitalize().replace('_', ' ')}: {text}"
         for name, how in self.changed.items():
             yield f"Changed: {name}: {how}"
@@ -267,7 +243,19 @@ def load_initial(
     then.
     """
     opened, path = model.opened(log), model.origin
-    theirs = _vocabulary(model, opened.tensors, vocab, log)
+    rows, *_ = opened.tensors.shapes.get(checkpoint.WORDS, [len(vocab)])
+    if model.vocab_file:
+        theirs, advice = Vocabulary.load(model.vocab_file), "Restore its vocabulary."
+        theirs.check_same(model.vocab_sha256, f"{path} was trained", advice)
+    elif rows == len(vocab):
+        theirs = vocab
+        log(f"No vocabulary lies beside {path}: it is taken to be {vocab.path}.")
+    else:
+        raise UserError(
+            f"init_checkpoint {path} has {rows} word embeddings, {vocab.path} has "
+            f"{len(vocab)} tokens, and no vocabulary lies beside it.\nPut its own "
+            "there as vocab.txt, so that rows can be matched by token."
+        )
     if config.do_lower_case:
         if question := model.unknown_casing(theirs):
             log(f"Note: {question.splitlines()[0]} This run lower-cases it.")
@@ -330,23 +318,6 @@ def load_generator(
     log(f"Generator from {stored.origin}; it does not learn.")
 
 
-def _vocabulary(model: CheckpointInfo, tensors, vocab: Vocabulary, log) -> Vocabulary:
-    """The other model's vocabulary; this run's where it is unknown and sizes agree."""
-    if model.vocab_file:
-        theirs, advice = Vocabulary.load(model.vocab_file), "Restore its vocabulary."
-        theirs.check_same(model.vocab_sha256, f"{model.origin} was trained", advice)
-        return theirs
-    rows, *_ = tensors.shapes.get(checkpoint.WORDS, [len(vocab)])
-    if rows != len(vocab):
-        raise UserError(
-            f"init_checkpoint {model.origin} has {rows} word embeddings, "
-            f"{vocab.path} has {len(vocab)} tokens, and no vocabulary lies beside it."
-            "\nPut its own there as vocab.txt, so that rows can be matched by token."
-        )
-    log(f"No vocabulary lies beside {model.origin}: it is taken to be {vocab.path}.")
-    return vocab
-
-
 def _plan(
     tensors: Mapping[str, np.ndarray],
     variables: Mapping[str, Any],
@@ -355,18 +326,36 @@ def _plan(
     path: str,
 ) -> tuple[dict[str, np.ndarray], WeightReport]:
     """(values to assign, report) for all variables; `path` as errors name it."""
-    _check_parts(tensors, variables, path)
+    parts = {_part(name) for name in tensors}
+    here = {_part(name) for name in variables}
+    for name in sorted(tensors.keys() - variables.keys()):
+        if _LAYER.match(name) and _part(name) in here:
+            raise UserError(
+                f"{path} has {name}, a layer more than this run's "
+                f"{_part(name)}.\nSet num_hidden_layers (model_hparam_overrides) and "
+                "generator_layers as they were there."
+            )
     values: dict[str, np.ndarray] = {}
     report = WeightReport([], {}, [], sorted(set(tensors) - set(variables)))
     for name, variable in variables.items():
         if name not in tensors:
+            # A model has a part completely or not at all.
+            if (part := _part(name)) in {*parts, _ENCODER}:
+                raise UserError(
+                    f"{path} has no {name}, which this run's {part} needs."
+                    "\nIs it an ELECTRA model of the same size?"
+                )
             report.initialised.append(name)
             continue
         array, how = tensors[name], None
         if name.endswith(BY_TOKEN) and theirs.tokens != ours.tokens:
             array, how = _by_token(array, variable, theirs.ids, ours.tokens)
         elif name.endswith(_BY_POSITION) and len(array) != variable.shape[0]:
-            array, how = _by_position(array, variable.shape[0])
+            there, rows = len(array), variable.shape[0]
+            rest = f"row i from {there} on is row i mod {there}"
+            rest = rest if rows > there else f"the first {rows} taken"
+            how = f"{there} rows there, {rows} here; {rest}"
+            array = array[np.arange(rows) % there]
         if array.shape != tuple(variable.shape):
             raise UserError(
                 f"{path}: {name} has shape {list(array.shape)}, this "
@@ -383,27 +372,6 @@ def _plan(
     return values, report
 
 
-def _check_parts(tensors, variables, path: str) -> None:
-    """The encoder must be there, and no part by half, here or there."""
-    loaded = {_part(name) for name in variables if name in tensors}
-    for name in sorted(tensors.keys() - variables.keys()):
-        if _LAYER.match(name) and _part(name) in loaded:
-            raise UserError(
-                f"{path} has {name}, a layer more than this run's "
-                f"{_part(name)}.\nSet num_hidden_layers (model_hparam_overrides) and "
-                "generator_layers as they were there."
-            )
-    for name in variables:
-        part = _part(name)
-        if name in tensors:
-            continue
-        if part == _ENCODER or any(_part(other) == part for other in tensors):
-            raise UserError(
-                f"{path} has no {name}, which this run's {part} needs."
-                "\nIs it an ELECTRA model of the same size?"
-            )
-
-
 def _by_token(array, variable, theirs: Mapping[str, int], ours: Sequence[str]):
     """Rows of the same tokens; the others as they are in the variable."""
     result = np.array(variable.numpy())
@@ -412,16 +380,6 @@ def _by_token(array, variable, theirs: Mapping[str, int], ours: Sequence[str]):
     kept, new = len(here), len(ours) - len(here)
     how = f"{kept} rows matched by token, {new} new ones initialised, "
     return result, how + f"{len(theirs) - kept} left out"
-
-
-def _by_position(array: np.ndarray, rows: int):
-    there = len(array)
-    how = f"{there} rows there, {rows} here; "
-    if rows > there:
-        how += f"row i from {there} on is row i mod {there}"
-    else:
-        how += f"the first {rows} taken"
-    return array[np.arange(rows) % there], how
 
 
 def _part(name: str) -> str:

@@ -56,8 +56,8 @@ _PLACES = {
     for field in dataclasses.fields(PretrainingConfig)
     if field.metadata["role"] is PLACE
 }
-# Ours alone (mixed precision), heads of fine-tuned models: not the pre-trained model.
-_OURS = re.compile(r"loss_scale(/good_steps)?$")
+# Tensors of runs alone, not of the original (mixed precision).
+OURS = re.compile(r"loss_scale(/good_steps)?$")
 # What optimizers and loss scalers of other programs leave beside the weights.
 _OPTIMIZERS = re.compile(
     r"(.*/)?((current_)?loss_scale|(num_)?(good|bad)_steps|beta[12]_power(_\d+)?"
@@ -98,11 +98,6 @@ def is_original(directory: Path) -> bool:
     return format_of(directory) == FORMAT or any(directory.glob("*.meta"))
 
 
-def is_ours_alone(name: str) -> bool:
-    """Whether a tensor of a run's checkpoint is none that the original has."""
-    return _OURS.match(name) is not None
-
-
 def info(prefix: str) -> CheckpointInfo:
     """A checkpoint, by what lies beside it."""
     folder = Path(prefix).parent
@@ -130,11 +125,8 @@ def tensors_of(prefix: str) -> StoredTensors:
     import tensorflow as tf
 
     stored = of_checkpoint(prefix)
-    terms = {
-        name.removesuffix(RESIDUAL): name
-        for name in stored.shapes
-        if name.endswith(RESIDUAL)
-    }
+    residuals = [name for name in stored.shapes if name.endswith(RESIDUAL)]
+    terms = {name.removesuffix(RESIDUAL): name for name in residuals}
 
     def get(name: str) -> np.ndarray:
         if name in terms:
@@ -204,15 +196,19 @@ def write_tf1(
     """
     if what not in ("all", ""):
         raise UserError(
-            f"--what {what} with --format tf1: a checkpoint of the original holds the "
-            "whole model; leave --what out."
+            f"--what {what}: --format tf1 holds the whole model; leave --what out."
         )
     with atomic_folder(output_dir) as folder:
         prefix = folder / name_of(stored.step)
         save_tensors(prefix, stored)
-        pointer = pointer_to([prefix.name])
-        (folder / POINTER).write_text(pointer)
-        _write_hparams(folder, stored)
+        (folder / POINTER).write_text(pointer_to([prefix.name]))
+        vocab = write_tokens(folder / VOCABULARY, stored.vocab.tokens)
+        write_settings(vocab, stored.tokenizer_config)
+        # Of the hparams those that are known: what reading assumes is left out.
+        hparams = {k: v for k, v in stored.known.items() if k not in _PLACES}
+        hparams["do_lower_case"] = stored.tokenizer_config.do_lower_case
+        text = json.dumps(checkpoint.hparams_of_fields(hparams.items()), indent=2)
+        (folder / HPARAMS).write_text(f"{text}\n", encoding="utf-8")
         again = info(str(prefix)).read(log=say_nothing)
         results = verification.identical(stored, again)
         needed, cannot = _hparams_for_original(stored), _not_in_original(stored)
@@ -227,52 +223,43 @@ def write_tf1(
             f'{{"model_hparam_overrides": {json.dumps(needed)}}}'
         )
     if not stored.slots:
-        log(
-            "No Adam slots: the original fine-tunes from this checkpoint; to continue "
-            "its pre-training needs them."
-        )
+        log("No Adam slots: the original can fine-tune from it, not train it further.")
     return Path(output_dir)
-
-
-def _write_hparams(folder: Path, stored: StoredModel) -> None:
-    """Vocabulary, tokenizer settings and hparams, as our own readers want them.
-
-    Of the hparams those that are known: what reading assumes is left out.
-    """
-    vocab = write_tokens(folder / VOCABULARY, stored.vocab.tokens)
-    write_settings(vocab, stored.tokenizer_config)
-    known = {k: v for k, v in stored.known.items() if k not in _PLACES}
-    known["do_lower_case"] = stored.tokenizer_config.do_lower_case
-    text = json.dumps(checkpoint.hparams_of_fields(known.items()), indent=2) + "\n"
-    (folder / HPARAMS).write_text(text, encoding="utf-8")
 
 
 def _not_in_original(stored: StoredModel) -> list[str]:
     """Why the original program would not compute what a model does."""
     config, tokenizer = stored.config, stored.tokenizer_config
-    found = []
-    if (act := config.model_config().hidden_act) not in _ORIGINAL_ACTIVATIONS:
-        found.append(f"hidden_act is {act}, the original's gelu is the exact one")
-    if tokenizer.do_lower_case and not tokenizer.strip_accents:
-        found.append("the original strips accents where it lower-cases")
-    if not OBJECTIVES[config.objective].is_originals:
-        found.append(f"the original has no objective {config.objective}")
-    if not GENERATORS[config.generator].is_originals:
-        found.append(f"the original has no {config.generator} generator")
-    if config.embedding_sharing == "disentangled":
-        found.append("the original has no embedding_sharing disentangled")
-    return found
+    objective, generator = config.objective, config.generator
+    act, strips = config.model_config().hidden_act, tokenizer.strip_accents
+    reasons = {
+        f"hidden_act is {act}, the original's gelu is the exact one": (
+            act not in _ORIGINAL_ACTIVATIONS
+        ),
+        "the original strips accents where it lower-cases": (
+            tokenizer.do_lower_case and not strips
+        ),
+        f"the original has no objective {objective}": (
+            not OBJECTIVES[objective].is_originals
+        ),
+        f"the original has no {generator} generator": (
+            not GENERATORS[generator].is_originals
+        ),
+        "the original has no embedding_sharing disentangled": (
+            config.embedding_sharing == "disentangled"
+        ),
+    }
+    return [reason for reason, applies in reasons.items() if applies]
 
 
 def _hparams_for_original(stored: StoredModel) -> dict[str, Any]:
     """The `model_hparam_overrides` that the original needs beside the sizes."""
-    shape = stored.config.model_config()
-    usual = {"num_attention_heads": max(1, shape.hidden_size // 64)}
-    usual["hidden_act"] = _ORIGINAL_ACTIVATIONS[0]
-    found = {name: getattr(shape, name) for name in usual}
-    if found["hidden_act"] not in _ORIGINAL_ACTIVATIONS:
-        del found["hidden_act"]
-    return {name: value for name, value in found.items() if value != usual[name]}
+    shape, found = stored.config.model_config(), {}
+    if shape.num_attention_heads != max(1, shape.hidden_size // 64):
+        found["num_attention_heads"] = shape.num_attention_heads
+    if shape.hidden_act in _ORIGINAL_ACTIVATIONS[1:]:
+        found["hidden_act"] = shape.hidden_act
+    return found
 
 
 def save_tensors(prefix: str | os.PathLike, stored: StoredModel) -> None:

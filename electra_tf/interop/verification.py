@@ -110,9 +110,8 @@ def difference(expected, found, mask=None, relative: bool = False) -> float:
 def scale_of(expected) -> float:
     """The greatest value of numbers, where it exceeds 1; 1 of texts."""
     expected = np.asarray(expected)
-    if expected.dtype.kind not in "iuf":
-        return 1.0
-    return max(1.0, float(np.max(np.abs(expected), initial=0.0)))
+    is_number = expected.dtype.kind in "iuf"
+    return float(np.max(np.abs(expected), initial=1.0)) if is_number else 1.0
 
 
 def compare(
@@ -150,9 +149,8 @@ def require(results: Iterable[Result]) -> None:
         if r.tolerance is not None and not r.difference <= r.tolerance:
             raise UserError(
                 f"{r.quantity} differs by {r.difference:.3g} as read by {r.read_by}; "
-                f"{r.tolerance:.3g} is allowed.\nNothing was written. Is there "
-                "something in the model, or another version of that library, that is "
-                "not known here?",
+                f"{r.tolerance:.3g} is allowed.\nNothing was written. Is that library "
+                "of another version, or the model of another kind?",
                 EXIT_DAMAGED,
             )
 
@@ -160,11 +158,11 @@ def require(results: Iterable[Result]) -> None:
 def show(results: Iterable[Result], log: Callable[[str], None]) -> None:
     """A line for each comparison."""
     for r in results:
-        line = f"{r.read_by}: {r.quantity}, max difference {r.difference:.3g}"
-        if r.tolerance is None:
-            log(f"measured with {line}")
-        else:
-            log(f"verified with {line} (allowed {r.tolerance:.3g})")
+        how, limit = "measured", ""
+        if r.tolerance is not None:
+            how, limit = "verified", f" (allowed {r.tolerance:.3g})"
+        gap = f"max difference {r.difference:.3g}{limit}"
+        log(f"{how} with {r.read_by}: {r.quantity}, {gap}")
 
 
 def identical(stored: StoredModel, again: StoredModel) -> list[Result]:
@@ -186,12 +184,9 @@ def identical(stored: StoredModel, again: StoredModel) -> list[Result]:
     return results
 
 
-Outputs = dict[str, np.ndarray]
-
-
 def reread(
     network: Network, again: Network, pad_id: int
-) -> tuple[Outputs, Outputs, list[Result]]:
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], list[Result]]:
     """Compares a network with what its files were read to.
 
     Returns (a fixed batch, the network's `networks.outputs` on it, results).  Raises

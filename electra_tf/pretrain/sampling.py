@@ -29,7 +29,7 @@ from electra_tf.model.dropout import mix
 SAMPLING_BLOCK = 256
 
 # An exponential decay has fallen to exp(-10) of its start at the end.
-_EXPONENTIAL_RATE = 10.0
+_DECAY_RATE = 10.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -55,10 +55,7 @@ class Curriculum:
 
     @classmethod
     def of(
-        cls,
-        config: PretrainingConfig,
-        first: int,
-        token_counts: Callable[[], np.ndarray],
+        cls, config: PretrainingConfig, first: int, token_counts: Callable
     ) -> Curriculum | None:
         """Of a phase that begins at step `first`; None if it has no schedule."""
         start, share = config.temperature_start, config.unigram_share
@@ -74,14 +71,6 @@ class Curriculum:
             config.disallow_correct,
         )
 
-    def remaining(self, step: int | tf.Tensor) -> tf.Tensor:
-        """What is left of the start's excess over the end at a step: 1 falls to 0."""
-        progress = tf.cast(step - self.first, tf.float32) / self.steps
-        progress = tf.clip_by_value(progress, 0.0, 1.0)
-        if self.decay == "linear":
-            return 1.0 - progress
-        return tf.exp(-_EXPONENTIAL_RATE * progress)
-
     def apply(
         self, batch: dict[str, tf.Tensor], step: int | tf.Tensor, uniform: tf.Tensor
     ) -> dict[str, tf.Tensor]:
@@ -93,25 +82,26 @@ class Curriculum:
         Returns `batch` with temperature float32 [B, 1], and given_ids int32 [B, N]: the
         samples from word frequencies, -1 where the generator's are used.
         """
-        remaining, added = self.remaining(step), {}
+        progress = tf.cast(step - self.first, tf.float32) / self.steps
+        progress = tf.clip_by_value(progress, 0.0, 1.0)
+        # What is left of the start's excess over the end: 1 falls to 0.
+        is_linear, added = self.decay == "linear", {}
+        remaining = 1.0 - progress if is_linear else tf.exp(-_DECAY_RATE * progress)
         if self.temperature is not None:
             start, end = self.temperature
             value = end + (start - end) * remaining
             added["temperature"] = tf.fill([tf.shape(uniform)[0], 1], value)
         if self.unigram_share:
-            ids = self._drawn(batch["sample_uniform"])
+            mass = np.cumsum(self.token_counts, dtype=np.float64)
+            target = tf.cast(batch["sample_uniform"], tf.float64) * mass[-1]
+            target = tf.reshape(target, [-1])
+            ids = tf.searchsorted(mass, target, side="right", out_type=tf.int32)
+            ids = tf.reshape(ids, tf.shape(uniform))
             used = uniform < self.unigram_share * remaining
             if self.disallow_correct:
                 used &= ids != batch["masked_lm_ids"]
             added["given_ids"] = tf.where(used, ids, -1)
         return batch | added
-
-    def _drawn(self, uniform: tf.Tensor) -> tf.Tensor:
-        """A token in proportion to its count for each uniform [B, N]: int32 [B, N]."""
-        mass = np.cumsum(self.token_counts, dtype=np.float64)
-        target = tf.reshape(tf.cast(uniform, tf.float64) * mass[-1], [-1])
-        ids = tf.searchsorted(mass, target, side="right", out_type=tf.int32)
-        return tf.reshape(ids, tf.shape(uniform))
 
 
 def sample_from_softmax(
@@ -120,17 +110,20 @@ def sample_from_softmax(
     *,
     temperature: float | tf.Tensor = 1.0,
     disallowed_ids: tf.Tensor | None = None,
+    by_noise: bool = False,
 ) -> tf.Tensor:
     """Draws one id from softmax(logits / temperature) per uniform.
 
     Same distribution as the original's Gumbel noise, with one random number per draw
-    instead of one per vocabulary entry: by inverse CDF, and on TPUs by `_noisiest`.
+    instead of one per vocabulary entry: by inverse CDF, and on TPUs by the largest
+    with `gumbel` added.
 
     Args:
       logits: float32 [..., V].
       uniform: float32 [...] in [0, 1).
       temperature: a number, or one for each of the first dimension, float32 [B, 1].
       disallowed_ids: int32 [...]; that id is not drawn (`disallow_correct`).
+      by_noise: draw as on TPUs.
 
     Returns: int32 [...].
     """
@@ -141,11 +134,13 @@ def sample_from_softmax(
     elif temperature != 1.0:
         rows = rows / temperature
     uniform_rows = tf.reshape(uniform, [-1])
-    if target.is_for_tpu():
+    if by_noise or target.is_for_tpu():
         if disallowed_ids is not None:
             flat = tf.reshape(disallowed_ids, [-1, 1])
             rows -= tf.where(tf.range(vocab_size) == flat, 1000.0, 0.0)
-        return tf.reshape(_noisiest(rows, uniform_rows), tf.shape(uniform))
+        rows += gumbel(uniform_rows, vocab_size)
+        best = tf.argmax(rows, axis=-1, output_type=tf.int32)
+        return tf.reshape(best, tf.shape(uniform))
     if disallowed_ids is not None:
         flat = tf.reshape(disallowed_ids, [-1])
         place = tf.stack([tf.range(tf.size(flat)), flat], axis=1)
@@ -156,22 +151,22 @@ def sample_from_softmax(
     return tf.reshape(_inverse_cdf(weights, uniform_rows), tf.shape(uniform))
 
 
-def _noisiest(rows: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
-    """Index of the largest of `rows` [M, V] with Gumbel noise added: int32 [M].
+def gumbel(uniform: tf.Tensor, vocab_size: int) -> tf.Tensor:
+    """Gumbel noise for each token, by a uniform for all of them [M]: float32 [M, V].
 
-    The noise is a hash of `uniform` [M] and the index, as dropout's. More arithmetic
+    A hash of the uniform and the token, as dropout's. To draw by it is more arithmetic
     than to search a cumulative sum, but the scores are read once, as they lie: a TPU
     would copy them into another layout, blocks of the vocabulary beside each other.
     """
     seed = tf.bitcast(uniform, tf.uint32)[:, None]
     keys = [mix(seed, tf.constant(number, tf.uint32)) for number in (1, 2)]
     # An odd constant, 2**32 / golden ratio, keeps neighbours far apart.
-    place = tf.range(rows.shape[-1], dtype=tf.int32)
+    place = tf.range(vocab_size, dtype=tf.int32)
     place = tf.cast(place, tf.uint32) * tf.constant(0x9E3779B9, tf.uint32)
     bits = tf.cast(mix(place + keys[0], keys[1]), tf.float32)
     # Exponential, and exact where it is small: those are the ones that win.
     waiting = -tf.math.log1p((bits + 0.5) * -((1 - 2.0**-24) / 2**32))
-    return tf.argmax(rows - tf.math.log(waiting), axis=-1, output_type=tf.int32)
+    return -tf.math.log(waiting)
 
 
 def sample_uniformly(
@@ -212,9 +207,8 @@ def sample_by_weight(
         target += tf.where(target >= end, gap, 0.0)
     block = tf.searchsorted(mass, target, side="right", out_type=tf.int32)
     # Rounding may put the target at the very end.
-    block = tf.minimum(
-        block, tf.reduce_max(tf.where(sums > 0, tf.range(tf.size(sums)), 0))
-    )
+    last = tf.reduce_max(tf.where(sums > 0, tf.range(tf.size(sums)), 0))
+    block = tf.minimum(block, last)
     ids = block[:, None] * SAMPLING_BLOCK + index  # [M, SAMPLING_BLOCK]
     inside = tf.where(ids == left_out[:, None], 0.0, tf.gather(blocks, block))
     target -= tf.gather(mass - sums, block)
@@ -238,14 +232,11 @@ def _inverse_cdf(weights: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
     mass = tf.cumsum(sums, axis=-1)
     target = uniform[:, None] * mass[:, -1:]
     block = _first_above(sums, mass, target)  # [M]
-    before = tf.where(
-        block > 0, tf.gather(mass, tf.maximum(block - 1, 0), batch_dims=1), 0.0
-    )
+    before = tf.gather(tf.pad(mass, [[0, 0], [1, 0]]), block, batch_dims=1)
     weights = tf.gather(blocks, block, batch_dims=1)  # [M, SAMPLING_BLOCK]
-    inside = tf.cumsum(weights, axis=-1)
-    return block * SAMPLING_BLOCK + _first_above(
-        weights, inside, target - before[:, None]
-    )
+    target -= before[:, None]
+    found = _first_above(weights, tf.cumsum(weights, axis=-1), target)
+    return block * SAMPLING_BLOCK + found
 
 
 def _first_above(
@@ -259,8 +250,7 @@ def _first_above(
     """
     size = weights.shape[-1]
     index, possible = tf.range(size), weights > 0
-    first = tf.reduce_min(
-        tf.where(possible & (cumulative > target), index, size), axis=-1
-    )
+    above = possible & (cumulative > target)
+    first = tf.reduce_min(tf.where(above, index, size), axis=-1)
     last = tf.reduce_max(tf.where(possible, index, 0), axis=-1)
     return tf.minimum(first, last)

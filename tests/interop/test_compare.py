@@ -12,7 +12,8 @@ from electra_tf.config.hparams import read_hparams
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import UserError
 from electra_tf.interop import checkpoint
-from electra_tf.interop.checkpoint import CheckpointInfo
+from electra_tf.interop.checkpoint import CheckpointInfo, Opened
+from electra_tf.storage.checkpoints import StoredTensors
 from electra_tf.text.vocabulary import SPECIAL_TOKENS, TokenizerConfig, Vocabulary
 from tests.config.test_identity import CONFIGS
 from tests.config.test_pretraining import make
@@ -29,6 +30,7 @@ SMALL = {
 }
 OTHER = {"hidden_act": "relu", "max_position_embeddings": 600, "learning_rate": 1.0}
 OTHER |= {"objective": "two_stage", "stage_one_steps": 7}
+FINE_TUNED = "do_lower_case hidden_act max_position_embeddings"
 VOCAB = Vocabulary((*SPECIAL_TOKENS, "a"))
 
 
@@ -45,16 +47,10 @@ def config(cls=PretrainingConfig, **hparams):
 @pytest.mark.parametrize(
     ("purpose", "names"),
     [
-        (
-            checkpoint.RESUME,
-            "do_lower_case hidden_act max_position_embeddings objective",
-        ),
-        (
-            checkpoint.EVALUATE,
-            "do_lower_case hidden_act max_position_embeddings objective",
-        ),
+        (checkpoint.RESUME, f"{FINE_TUNED} objective"),
+        (checkpoint.EVALUATE, f"{FINE_TUNED} objective"),
         (checkpoint.WARM_START, "hidden_act"),
-        (checkpoint.FINETUNE, "do_lower_case hidden_act max_position_embeddings"),
+        (checkpoint.FINETUNE, FINE_TUNED),
     ],
 )
 def test_fields_that_count_for_a_purpose(purpose, names):
@@ -90,6 +86,22 @@ def test_error_has_all_differences_and_the_hparams_that_fit():
     assert fitting["objective"] == "two_stage" and not fitting["do_lower_case"]
     assert fitting["model_hparam_overrides"]["hidden_act"] == "relu"
     info().check(config(), VOCAB, checkpoint.RESUME)
+
+
+def test_export_compares_weights_files_and_hparams_at_once():
+    weights = Opened(StoredTensors("M", shapes_of(256, 12, 64, 12), lambda name: None))
+    model = dataclasses.replace(info(hidden_act="relu"), open=lambda: weights)
+    shapes = {"embedding_size": 8, "max_position_embeddings": 40}
+    found = model.compare({"model_hparam_overrides": {"hidden_act": "tanh"}}, "export")
+    assert found == [
+        *((name, value, SMALL[name]) for name, value in shapes.items()),
+        ("hidden_act", "relu", "tanh"),
+    ]
+    model = dataclasses.replace(model, known=model.known | shapes)
+    assert model.compare({"generator_hidden_size": 0.25}, checkpoint.EXPORT) == []
+    assert model.compare({"embedding_size": 16, "seed": 3}, checkpoint.EXPORT) == [
+        ("embedding_size", 8, 16)
+    ]
 
 
 def test_accents_count_for_fine_tuning():

@@ -182,7 +182,7 @@ def test_model_saved_by_transformers_computes_the_same(tmp_path, architecture):
 TOKENIZERS = [
     TokenizerConfig(True, True),
     TokenizerConfig(True, False),
-    TokenizerConfig(False, True),
+    TokenizerConfig(False, False),
 ]
 
 
@@ -459,23 +459,18 @@ def test_pickles_are_read_only_on_request_and_only_as_weights(
 
 # The tokenizer's files: as transformers loads them, and foreign ones.
 
-CONFIGS = [
-    TokenizerConfig(True, True),
-    TokenizerConfig(True, False),
-    TokenizerConfig(False, False),
-]
 FEW_TOKENS = Vocabulary((*SPECIAL_TOKENS, "x", "##x"))
 # The package tokenizers decomposes it differently from Python.
 KNOWN = {"\U00011938"}
 
 
-def write_tokenizer(folder, config=CONFIGS[0], **changes):
+def write_tokenizer(folder, config=TOKENIZERS[0], **changes):
     huggingface.write_tokenizer(folder, FEW_TOKENS, config, 128)
     (folder / "config.json").write_text('{"model_type": "electra"}')
     edit_json(folder / "tokenizer_config.json", **changes)
 
 
-@pytest.mark.parametrize("config", by_default(CONFIGS, CONFIGS[:1]), ids=str)
+@pytest.mark.parametrize("config", by_default(TOKENIZERS, TOKENIZERS[:1]), ids=str)
 def test_every_character_is_split_as_transformers_does(tmp_path, config):
     transformers = pytest.importorskip("transformers")
     write_tokenizer(tmp_path, config)
@@ -498,10 +493,10 @@ def test_every_character_is_split_as_transformers_does(tmp_path, config):
         return differing(chars[:half]) | differing(chars[half:]) if half else {*chars}
 
     found = [differing(chars[i : i + 2048]) for i in range(0, len(chars), 2048)]
-    assert set.union(*found) == (KNOWN if config == CONFIGS[0] else set())
+    assert set.union(*found) == (KNOWN if config == TOKENIZERS[0] else set())
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=str)
+@pytest.mark.parametrize("config", TOKENIZERS, ids=str)
 def test_settings_are_read_back_from_either_file(tmp_path, config):
     write_tokenizer(tmp_path, config)
     for name in ("vocab.txt", "tokenizer_config.json"):
@@ -538,9 +533,9 @@ def test_settings_of_other_tokenizers_are_refused(tmp_path, changes, text):
 )
 def test_settings_of_older_versions_are_read(tmp_path, changes):
     write_tokenizer(
-        tmp_path, CONFIGS[2], **({"tokenizer_class": "BertTokenizer"} | changes)
+        tmp_path, TOKENIZERS[2], **({"tokenizer_class": "BertTokenizer"} | changes)
     )
-    assert huggingface.read_tokenizer(tmp_path)[0] == CONFIGS[2]
+    assert huggingface.read_tokenizer(tmp_path)[0] == TOKENIZERS[2]
 
 
 def test_settings_without_a_casing_say_none(tmp_path):
