@@ -22,8 +22,8 @@ CLASSES = {
     "model.encoder": "DisentangledEmbeddings Embeddings Encoder TextEncoder",
     "model.transformer_layer": "Attention Intermediate LayerNorm Residual "
     "SelfAttention TransformerLayer _Dense",
-    "pretrain.generators": "MaskedLMGenerator TiedGenerator TwoTowerGenerator "
-    "UniformGenerator UnigramGenerator",
+    "pretrain.generators": "MaskedLMGenerator MixtureGenerator TiedGenerator "
+    "TwoTowerGenerator UniformGenerator UnigramGenerator",
     "pretrain.heads": "DiscriminatorPredictions MaskedLMHead Transform",
     "pretrain.pretraining": "ElectraPretrainer",
     "train.optimization": "AdamWeightDecay InPhases LayerwiseDecay ScopedRate "

@@ -13,6 +13,7 @@ _ANY = ("electra", "electra_15", "electra_sentence", "replace_mlm", "all_tokens_
 _ANY += ("corrective_lm", "multi_choice")
 ENCODER = "electra"  # the scope of the main network's encoder
 MASKED_LM_HEAD = "generator_predictions"
+MIXTURE_GATE = "generator_mixture"
 
 
 class GeneratorKind(NamedTuple):
@@ -26,6 +27,7 @@ class GeneratorKind(NamedTuple):
       is_originals: whether the original has it.
       encoders: scopes of its encoders' weights.
       head: scope of its other weights, None if it has none.
+      gate: scope of the weights that mix its depths, None if it has one depth.
       needs_token_counts: whether it must know how often each token is in the data.
       predicts: the share of positions that its softmax over the vocabulary is computed
         at: "masked", "all" or "none".
@@ -37,6 +39,7 @@ class GeneratorKind(NamedTuple):
     is_originals: bool = True
     encoders: tuple[str, ...] = ()
     head: str | None = None
+    gate: str | None = None
     predicts: str = "none"
     needs_token_counts: bool = False
 
@@ -48,7 +51,7 @@ class GeneratorKind(NamedTuple):
     @property
     def scopes(self) -> set[str]:
         """The scopes of all weights that are the generator's alone."""
-        return {*self.encoders, *filter(None, [self.head])} - {ENCODER}
+        return {*self.encoders, *filter(None, [self.head, self.gate])} - {ENCODER}
 
 
 def _original(uniform=False, two_tower=False, untied=True) -> dict[str, bool]:
@@ -66,6 +69,16 @@ GENERATORS = {
         _original(),
         encoders=("generator",),
         head=MASKED_LM_HEAD,
+        predicts="masked",
+    ),
+    "mixture": GeneratorKind(
+        "MixtureGenerator",
+        ("electra", "corrective_lm", "multi_choice"),
+        _original(),
+        is_originals=False,
+        encoders=("generator",),
+        head=MASKED_LM_HEAD,
+        gate=MIXTURE_GATE,
         predicts="masked",
     ),
     "tied": GeneratorKind(
@@ -94,6 +107,11 @@ GENERATORS = {
         needs_token_counts=True,
     ),
 }
+
+
+def mixture_depths(layers: int) -> tuple[int, ...]:
+    """After which of its layers a mixture predicts: a half, three quarters, all."""
+    return tuple(sorted({-(-layers // 2), -(-3 * layers // 4), layers}))
 
 
 def by_scopes(scopes: set[str]) -> str:

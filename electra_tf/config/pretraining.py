@@ -91,7 +91,7 @@ _DISCRIMINATOR = _objectives(
 _WSD, _POLYNOMIAL = {"schedule": ["wsd"]}, {"schedule": ["original", "polynomial"]}
 # Not Electric, whose loss is made of the q that its samples are drawn from.
 _CURRICULUM = _without("mlm", "electric", "two_tower", "adversarial") | _generators(
-    lambda kind: kind.predicts != "none"
+    lambda kind: kind.predicts != "none" and kind.gate is None
 )
 
 
@@ -459,7 +459,10 @@ class PretrainingConfig(RunConfig):
         implied = SIZE_PRESETS[explicit.get("model_size", "small")]
         implied = implied | {"generator": kind.generator}
         implied |= kind.presets | kind.needs
-        if explicit.get("mask_unit") == "word":
+        if (
+            explicit.get("mask_unit") == "word"
+            or explicit.get("generator") == "mixture"
+        ):
             implied["repeated_masks"] = "fixed"
         return implied | (DEBUG_PRESET if explicit.get("debug") else {})
 

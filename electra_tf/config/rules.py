@@ -50,9 +50,13 @@ def _conflicts(c) -> Iterator[tuple[str, str]]:
         yield "rare_mask_power repeated_masks", reason
     if c.rare_mask_power and c.mask_unit == "word":
         yield "rare_mask_power mask_unit", "the frequencies are those of tokens"
-    if c.objective == "adversarial" and c.repeated_masks != "fixed":
+    is_mixture = c.generator == "mixture"
+    if (is_mixture or c.objective == "adversarial") and c.repeated_masks != "fixed":
         reason = "at a position drawn twice, the discriminator reads neither sample"
-        yield "objective repeated_masks", reason
+        yield f"{'generator' if is_mixture else 'objective'} repeated_masks", reason
+    if is_mixture and (c.temperature != 1 or c.disallow_correct):
+        reason = "samples must be of the mixture's own distribution"
+        yield "generator temperature disallow_correct", reason
     if c.objective == "adversarial" and c.disallow_correct:
         reason = "samples must be of the generator's own distribution"
         yield "objective disallow_correct", reason

@@ -7,7 +7,7 @@ the forward pass, and looking up an embedding as a product with a one-hot vector
 
 import dataclasses
 
-from electra_tf.config.generators import GENERATORS
+from electra_tf.config.generators import GENERATORS, mixture_depths
 from electra_tf.config.objectives import DISCRIMINATOR_HEAD, OBJECTIVES, SENTENCE_HEAD
 from electra_tf.config.pretraining import Phase, PretrainingConfig
 
@@ -174,7 +174,13 @@ def _generator_flops(config: PretrainingConfig) -> float:
     # The outputs of several encoders are concatenated.
     head = dataclasses.replace(encoder, h=len(kind.encoders) * encoder.h)
     total = len(kind.encoders) * encoder.get_encoder_flops()
-    return total + _softmax_flops(head, kind.predicts)
+    if kind.gate is None:
+        return total + _softmax_flops(head, kind.predicts)
+    depths = len(mixture_depths(shape.num_hidden_layers))
+    # The gate, and the samples' softmax times the main network's embeddings.
+    learned = depths * 2 * head.h + 2 * config.embedding_size * config.vocab_size
+    total += OUTPUT_FRAC * config.max_seq_length * learned
+    return total + depths * _softmax_flops(head, kind.predicts)
 
 
 def _encoder(config, shape, embedding_size: int | None) -> TransformerHparams:

@@ -69,11 +69,13 @@ class CorruptedText(NamedTuple):
     is_replaced: tf.Tensor  # bool [B, L], the labels
     inputs: MaskedInputs
     generated: GeneratorOutput
+    shift: tf.Tensor | None = None  # by `Generator.shift`
 
     def states(self, encoder, seed: tf.Tensor | None) -> tf.Tensor:
         """The hidden states that an encoder gives it, [B, L, H]."""
         inputs = self.inputs
-        found = encoder(self.ids, inputs.input_mask, inputs.segment_ids, seed)
+        shift = {} if self.shift is None else {"shift": self.shift}
+        found = encoder(self.ids, inputs.input_mask, inputs.segment_ids, seed, **shift)
         return found.sequence_output
 
 

@@ -228,14 +228,17 @@ class ElectraPretrainer(keras.Model):
         generated = self.generator(inputs, fold_in(seed, 0), weights.generator)
         sampled_ids = self._sample(generated, inputs, batch, objective.settings)
 
-        # Corrupt: no gradient passes through the sampled tokens.
+        # Corrupt: no gradient passes through the sampled tokens, but by a shift.
+        filled = objective.filled_positions(inputs)
         corrupted_ids, masked = masking.scatter_update(
-            inputs.input_ids, sampled_ids, objective.filled_positions(inputs)
+            inputs.input_ids, sampled_ids, filled
         )
+        embeddings = self.electra.embeddings
+        shift = self.generator.shift(generated, inputs, filled, embeddings)
         is_replaced = objective.is_replaced(masked, corrupted_ids, inputs.input_ids)
 
         # Discriminate: which tokens were replaced?
-        text = CorruptedText(corrupted_ids, is_replaced, inputs, generated)
+        text = CorruptedText(corrupted_ids, is_replaced, inputs, generated, shift)
         discriminated = objective.discriminate(self, text, fold_in(seed, 1), weights)
         return PretrainingOutput(
             objective.total_loss(generated, discriminated),

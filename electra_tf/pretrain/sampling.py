@@ -110,17 +110,20 @@ def sample_from_softmax(
     *,
     temperature: float | tf.Tensor = 1.0,
     disallowed_ids: tf.Tensor | None = None,
+    by_noise: bool = False,
 ) -> tf.Tensor:
     """Draws one id from softmax(logits / temperature) per uniform.
 
     Same distribution as the original's Gumbel noise, with one random number per draw
-    instead of one per vocabulary entry: by inverse CDF, and on TPUs by `_noisiest`.
+    instead of one per vocabulary entry: by inverse CDF, and on TPUs by the largest
+    with `gumbel` added.
 
     Args:
       logits: float32 [..., V].
       uniform: float32 [...] in [0, 1).
       temperature: a number, or one for each of the first dimension, float32 [B, 1].
       disallowed_ids: int32 [...]; that id is not drawn (`disallow_correct`).
+      by_noise: draw as on TPUs.
 
     Returns: int32 [...].
     """
@@ -131,11 +134,13 @@ def sample_from_softmax(
     elif temperature != 1.0:
         rows = rows / temperature
     uniform_rows = tf.reshape(uniform, [-1])
-    if target.is_for_tpu():
+    if by_noise or target.is_for_tpu():
         if disallowed_ids is not None:
             flat = tf.reshape(disallowed_ids, [-1, 1])
             rows -= tf.where(tf.range(vocab_size) == flat, 1000.0, 0.0)
-        return tf.reshape(_noisiest(rows, uniform_rows), tf.shape(uniform))
+        rows += gumbel(uniform_rows, vocab_size)
+        best = tf.argmax(rows, axis=-1, output_type=tf.int32)
+        return tf.reshape(best, tf.shape(uniform))
     if disallowed_ids is not None:
         flat = tf.reshape(disallowed_ids, [-1])
         place = tf.stack([tf.range(tf.size(flat)), flat], axis=1)
@@ -146,22 +151,22 @@ def sample_from_softmax(
     return tf.reshape(_inverse_cdf(weights, uniform_rows), tf.shape(uniform))
 
 
-def _noisiest(rows: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
-    """Index of the largest of `rows` [M, V] with Gumbel noise added: int32 [M].
+def gumbel(uniform: tf.Tensor, vocab_size: int) -> tf.Tensor:
+    """Gumbel noise for each token, by a uniform for all of them [M]: float32 [M, V].
 
-    The noise is a hash of `uniform` [M] and the index, as dropout's. More arithmetic
+    A hash of the uniform and the token, as dropout's. To draw by it is more arithmetic
     than to search a cumulative sum, but the scores are read once, as they lie: a TPU
     would copy them into another layout, blocks of the vocabulary beside each other.
     """
     seed = tf.bitcast(uniform, tf.uint32)[:, None]
     keys = [mix(seed, tf.constant(number, tf.uint32)) for number in (1, 2)]
     # An odd constant, 2**32 / golden ratio, keeps neighbours far apart.
-    place = tf.range(rows.shape[-1], dtype=tf.int32)
+    place = tf.range(vocab_size, dtype=tf.int32)
     place = tf.cast(place, tf.uint32) * tf.constant(0x9E3779B9, tf.uint32)
     bits = tf.cast(mix(place + keys[0], keys[1]), tf.float32)
     # Exponential, and exact where it is small: those are the ones that win.
     waiting = -tf.math.log1p((bits + 0.5) * -((1 - 2.0**-24) / 2**32))
-    return tf.argmax(rows - tf.math.log(waiting), axis=-1, output_type=tf.int32)
+    return -tf.math.log(waiting)
 
 
 def sample_uniformly(

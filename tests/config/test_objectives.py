@@ -113,6 +113,13 @@ FIXED = {"repeated_masks": "fixed"}
         (RARE | ELECTRIC | FIXED, ["rare_mask_power 0.5", "electric"]),
         (RARE | TWO_TOWER | FIXED, ["two_tower"]),
         ({"token_weight": 2.0}, ["token_weight 2.0", "electra"]),
+        (
+            {"generator": "mixture", "repeated_masks": "original"},
+            ["generator", "twice"],
+        ),
+        ({"generator": "mixture", "temperature": 2.0}, ["temperature 2.0", "own"]),
+        ({"generator": "mixture", "unigram_share": 1.0}, ["unigram_share", "mixture"]),
+        (ELECTRIC | {"generator": "mixture"}, ["objective electric"]),
         ({"contrastive_weight": 1.0} | ELECTRIC, ["contrastive_weight 1.0"]),
         ({"contrastive_weight": 1.0} | TWO_STAGE, ["contrastive_weight 1.0"]),
         ({"contrastive_weight": 1.0, "contrastive_group": 1}, [">= 2"]),

@@ -71,7 +71,11 @@ OF_OBJECTIVE = {
         "contrastive_weight": 2.0,
         "contrastive_group": 4,
     },
-    "multi_choice": {"num_candidates": 3},
+    "multi_choice": {
+        "num_candidates": 3,
+        "generator": "mixture",
+        "generator_layers": 2.0,
+    },
 }
 
 # The objectives that most runs are of, and those that differ most from them.

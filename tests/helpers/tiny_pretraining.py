@@ -43,6 +43,7 @@ VARIANTS = {
     "frozen_generator": {"objective": "frozen_generator"},
     "corrective_lm": {"objective": "corrective_lm"},
     "multi_choice": {"objective": "multi_choice"},
+    "mixture": {"generator": "mixture", "generator_layers": 2.0},
     "coco_lm": {
         "objective": "corrective_lm",
         "contrastive_weight": 2.0,

@@ -101,6 +101,7 @@ KINDS = {
     "corrective_lm": (2, 0.5, {"objective": "corrective_lm"}),
     "multi_choice": (2, 0.5, {"objective": "multi_choice", "num_candidates": 3}),
     "contrastive": (2, 0.5, {"contrastive_weight": 1.0, "contrastive_group": 3}),
+    "mixture": (2, 0.5, {"generator": "mixture", "generator_layers": 2.0}),
 }
 
 
@@ -145,6 +146,11 @@ def counted_by_hand():
         # Another softmax, or a choice, at the masked positions.
         "corrective_lm": (32 * both + 5 * (82 + 84), 32 * of_both + 5 * (294 + 294)),
         "multi_choice": (32 * both + 5 * (82 + 10), 32 * of_both + 5 * (294 + 35)),
+        # Two layers, a softmax and a gate after each; the samples' embeddings.
+        "mixture": (
+            32 * (both + 152) + 5 * (2 * 82 + 2 * 2 + 2 * 40),
+            32 * (of_both + 381) + 5 * 2 * 294,
+        ),
         # Another pass, and the contrast for both views.
         "contrastive": (
             32 * (both + 356) + 5 * 82 + 2 * 32,
@@ -194,6 +200,8 @@ def test_the_models_multiply_what_was_counted_by_hand(name, monkeypatch):
         expected += 5 * 2 * 40
     if name == "multi_choice":  # Candidates are scored by sums of products.
         expected -= 5 * 2 * 3
+    if name == "mixture":  # Gates multiply by tf.tensordot.
+        expected -= 5 * 2 * 2
     assert sum(counts) == expected * len(batch["input_ids"])
 
 

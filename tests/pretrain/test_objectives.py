@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from electra_tf.config.generators import GENERATORS
+from electra_tf.config.generators import GENERATORS, MIXTURE_GATE
 from electra_tf.config.objectives import (
     CORRECTION_HEAD,
     OBJECTIVES,
@@ -83,13 +83,18 @@ def check(variant, hparams, monkeypatch):
             expected["generator"] = not apart
         elif tied and path.startswith("electra/"):
             expected["generator"] = True
+        if model.settings.generator == "mixture":
+            # It learns from the main network, too, but for its predictions.
+            expected["main"] |= path.startswith(("generator/", MIXTURE_GATE))
+            expected["generator"] &= not path.startswith(MIXTURE_GATE)
         expected["generator"] &= learns
         for name in losses:
             assert found[name][path].any() == expected[name], (name, path)
 
 
 @pytest.mark.parametrize(
-    "variant", each_variant("tied_all", "disentangled", "two_stage", "uniform")
+    "variant",
+    each_variant("tied_all", "disentangled", "two_stage", "uniform", "mixture"),
 )
 def test_what_each_loss_teaches(variant, monkeypatch):
     check(variant, {}, monkeypatch)
