@@ -369,7 +369,10 @@ def _check_header(name: str, header: Sequence[str], choices: Choices) -> None:
         found += f"; did you mean {close[0]!r}?"
     # Quoted names may have line ends, of which a message has few.
     names = " ".join(", ".join(header).split()) or "none"
-    raise UserError(f"{name} has {found}.\nThe columns are named {names[:_SHOWN]}.")
+    raise UserError(
+        f"{name} has {found}.\nThe columns are named (in text by the first line): "
+        f"{names[:_SHOWN]}."
+    )
 
 
 def _objects(name: str, lines: Iterator[str], skipped: int) -> Placed:
