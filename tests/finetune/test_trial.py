@@ -11,7 +11,8 @@ from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
 from electra_tf.finetune import trial
 from electra_tf.finetune.classification import RegressionScorer
-from electra_tf.finetune.trial import Evaluations, main_score
+from electra_tf.finetune.results import Evaluations
+from electra_tf.finetune.trial import main_score
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.text.vocabulary import Vocabulary
 from tests.helpers.own_task import own_tasks, write_files
