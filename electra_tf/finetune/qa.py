@@ -522,9 +522,7 @@ class QATask(Task):
         names = ("eid", "start_positions", "end_positions", "is_impossible")
         return tuple(FeatureSpec(name, (), "int32") for name in names)
 
-    def featurize(
-        self, example: QAExample, is_training: bool
-    ) -> Iterator[dict[str, Any]]:
+    def featurize(self, example: QAExample, is_training: bool):
         """[CLS] question [SEP] window [SEP] for each window."""
         query, document, spans = self._layout(example)
         answer = self._answer_tokens(example, document) if is_training else None
@@ -658,19 +656,15 @@ class QATask(Task):
         return self._prediction(example, decode(self, example, rows))
 
     def _prediction(self, example: QAExample, found: Answers) -> dict[str, Any]:
-        start = end = None
+        answer, start, end = "", None, None
         if found.best.tokens:
-            document = self._document(example)
-            start, _ = self._characters(document, found.best.tokens[0])
-            _, end = self._characters(document, found.best.tokens[1])
-        best = found.nbest.index(found.best)
-        row = {
-            "answer": example.context[start:end] if found.best.tokens else "",
-            "start": start,
-            "end": end,
-            "score": rounded(found.best.score),
-            "probability": rounded(qa_answers.probabilities(found.nbest)[best]),
-        }
+            document, (first, last) = self._document(example), found.best.tokens
+            start, _ = self._characters(document, first)
+            _, end = self._characters(document, last)
+            answer = example.context[start:end]
+        share = qa_answers.probabilities(found.nbest)[found.nbest.index(found.best)]
+        row = {"answer": answer, "start": start, "end": end}
+        row |= {"score": rounded(found.best.score), "probability": rounded(share)}
         if self.is_v2:
             has = found.null_odds <= self.config.qa_na_threshold
             row |= {"null_odds": rounded(found.null_odds), "has_answer": has}
@@ -682,7 +676,7 @@ class QATask(Task):
         Of 2.0 also the answers to submit: those whose null odds are low enough.
         """
         best = {}
-        for question, answers in scorer.nbest.items():
+        for question, (answers, *_) in scorer.decoded.items():
             pairs = zip(answers, qa_answers.probabilities(answers), strict=True)
             best[question] = [
                 {"text": answer.text, "probability": probability}

@@ -388,11 +388,6 @@ class QAScorer(Scorer):
         return found
 
     @property
-    def nbest(self) -> dict[str, list[Answer]]:
-        """The best answers to each question."""
-        return {name: found.nbest for name, found in self.decoded.items()}
-
-    @property
     def predictions(self) -> dict[str, str]:
         """The answer to each question."""
         return {name: found.best.text for name, found in self.decoded.items()}

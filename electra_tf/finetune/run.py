@@ -19,17 +19,7 @@ from electra_tf.config.finetuning import FinetuningConfig, vocabulary_of
 from electra_tf.console import Console
 from electra_tf.errors import EXIT_FLAGS, EXIT_OK, EXIT_PREEMPTED, UserError
 from electra_tf.finetune import glue, preprocessing, registry
-from electra_tf.finetune.results import (
-    DATA,
-    Results,
-    Statistics,
-    check_is_free,
-    check_is_kept,
-    draw_sweep,
-    finite,
-    settings_of,
-    write_pictures,
-)
+from electra_tf.finetune import results as files
 from electra_tf.finetune.task import Task
 from electra_tf.interop import checkpoint, readers
 from electra_tf.interop.checkpoint import FINETUNE, CheckpointInfo
@@ -114,7 +104,9 @@ def run(flags: Flags, console: Console) -> int:
             source = None  # Each trial has its own.
             purpose = "be evaluated" if config.do_eval else "predict the test set"
             for trial in numbers(config):
-                check_is_kept(config.trial_dir(trial), trial, purpose, "num_trials")
+                files.check_is_kept(
+                    config.trial_dir(trial), trial, purpose, "num_trials"
+                )
         # What the training of these trials brought stays beside it.
         path = config.results_txt.removesuffix("_results.txt")
         config = dataclasses.replace(config, results_txt=f"{path}_eval_results.txt")
@@ -149,7 +141,7 @@ def resolve(
     if path is None:
         return FinetuningConfig.from_hparams(*place, explicit), None
     if not explicit.get("do_train", True) and path != explicit.get("init_checkpoint"):
-        check_is_kept(path, 1, "be evaluated", "num_trials")
+        files.check_is_kept(path, 1, "be evaluated", "num_trials")
     try:
         source = readers.find(path, console.log)
     except readers.NoModelError as error:
@@ -204,7 +196,7 @@ def check_trial_places(config: FinetuningConfig) -> None:
     """Raises a UserError for a folder that a trial could not, or must not, go into."""
     for trial in numbers(config) if config.do_train else ():
         check_place(config.trial_dir(trial))
-        check_is_free(config.trial_dir(trial))
+        files.check_is_free(config.trial_dir(trial))
 
 
 def check_flags(flags: Flags, config: FinetuningConfig) -> None:
@@ -219,18 +211,10 @@ def check_flags(flags: Flags, config: FinetuningConfig) -> None:
     if (flags.trial or 1) > config.num_trials:
         raise UserError(f"--trial {flags.trial}: num_trials is {config.num_trials}.")
     if flags.parallel > 1 and config.data_source == "tfds":
-        raise UserError(
-            '--parallel does not go with data_source "tfds": start --trial 1, 2, ... '
-            "yourself."
-        )
+        raise UserError('--parallel: with data_source "tfds" start --trial 1, 2, ...')
 
 
-def make_tasks(
-    config: FinetuningConfig,
-    vocab: Vocabulary,
-    console: Console,
-    trained: Path | None = None,
-) -> list[Task]:
+def make_tasks(config, vocab: Vocabulary, console: Console, trained=None) -> list[Task]:
     """The tasks, with all data that they need read, so that bad data are found now."""
     tasks = registry.make_tasks(config, vocab, trained)
     kinds = ["dev"] * config.scores_dev + ["test"] * config.write_test_outputs
@@ -276,22 +260,22 @@ def results_of(
     vocab: Vocabulary,
     tasks: Sequence[Task] = (),
     only: int | None = None,
-) -> Results:
+) -> files.Results:
     """The results of the run, with those that are there if it trains.
 
     `tasks`: () where their files are not to be looked at.
     """
-    settings = settings_of(config, source, vocab)
+    settings = files.settings_of(config, source, vocab)
     if tasks:
-        settings[DATA] = preprocessing.data_facts(config, tasks)
+        settings[files.DATA] = preprocessing.data_facts(config, tasks)
     places = config.results_json, config.results_txt
-    results = Results(*places, settings, only, config.num_trials)
+    results = files.Results(*places, settings, only, config.num_trials)
     if config.do_train:
         results.load()
     return results
 
 
-def show(results: Results, config: FinetuningConfig, console: Console) -> int:
+def show(results: files.Results, config: FinetuningConfig, console: Console) -> int:
     """Writes and prints the results of all trials that are made."""
     if not results.trials:
         raise UserError(f"no results in {config.results_json} or beside it.")
@@ -306,7 +290,7 @@ def show(results: Results, config: FinetuningConfig, console: Console) -> int:
 
 
 def run_parallel(
-    count: int, results: Results, config: FinetuningConfig, console: Console
+    count: int, results: files.Results, config: FinetuningConfig, console: Console
 ) -> int:
     """Makes the trials that are not made yet, `count` at a time, by `--trial`."""
     # A list of flags ends with the last one of a name.
@@ -342,7 +326,7 @@ def prepare_devices(config: FinetuningConfig, console: Console):
 
 
 def run_trials(
-    run: Run, results: Results, trials: Iterable[int], for_glue: bool = True
+    run: Run, results: files.Results, trials: Iterable[int], for_glue: bool = True
 ) -> int:
     """Makes the trials that are not made yet; returns the exit code.
 
@@ -361,7 +345,7 @@ def run_trials(
         if done:
             log(f"Trial {trial} is finished; its results are kept.")
             if config.write_pictures:
-                write_pictures(config, done, log)
+                files.write_pictures(config, done, log)
             if not finetuning.lacks_test_outputs(config, done, run.tasks):
                 continue
         try:
@@ -379,7 +363,7 @@ def run_trials(
         if result.test_outputs and for_glue:
             glue.write_archive(folder, trial, log)
         if config.write_pictures and not done:
-            write_pictures(config, result, log)
+            files.write_pictures(config, result, log)
         put(folder, [name for name in names_below(folder) if name.startswith(own)])
         if trial in results.trials:  # Else nothing would be left of it.
             finetuning.discard_model(config, trial)
@@ -395,7 +379,7 @@ def run_sweep(config: FinetuningConfig, vocab: Vocabulary, console: Console) -> 
 
     path = Path(config.results_txt)
     path = path.parent / "sweep" / path.name
-    scores: dict[str, dict[int, Statistics]] = {}  # "data set: metric" -> by step
+    scores: dict[str, dict[int, files.Statistics]] = {}  # "data set: metric" -> by step
     with StopRequest() as stop:
         for step, prefix in checkpoints:
             console.heading(f"From step {step}")
@@ -421,9 +405,9 @@ def run_sweep(config: FinetuningConfig, vocab: Vocabulary, console: Console) -> 
         name: {str(step): value._asdict() for step, value in by_step.items()}
         for name, by_step in scores.items()
     }
-    atomic_write(path, json.dumps(finite(content), indent=2) + "\n")
+    atomic_write(path, json.dumps(files.finite(content), indent=2) + "\n")
     picture = path.with_suffix(".png")
-    draw_sweep(scores, picture, f"Sweep of {config.model_name}")
+    files.draw_sweep(scores, picture, f"Sweep of {config.model_name}")
     put_folder(path.parent)
     console.log(f"Written to {path} and {picture}")
     return EXIT_OK

@@ -380,9 +380,7 @@ class TaggingTask(Task):
             FeatureSpec("eid", (), "int32"),
         )
 
-    def featurize(
-        self, example: TaggingExample, is_training: bool
-    ) -> Iterator[dict[str, Any]]:
+    def featurize(self, example: TaggingExample, is_training: bool):
         """[CLS] words [SEP]; a word is tagged at its first wordpiece."""
         vocab, length = self.tokenizer.vocab, self.config.max_seq_length
         pieces = [[vocab.cls_id], *map(self.tokenizer.encode, example.words)]

@@ -23,21 +23,13 @@ from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.console import Console, Progress
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.finetune import batches, preprocessing
+from electra_tf.finetune import results as files
 from electra_tf.finetune.model import (
     TrainableFinetuningModel,
     build_finetuning_model,
     freeze,
     load_all,
     load_encoder,
-)
-from electra_tf.finetune.results import (
-    Evaluations,
-    TrialResult,
-    changes_text,
-    check_is_kept,
-    differences,
-    scores_text,
-    settings_of,
 )
 from electra_tf.finetune.task import Scorer, Task, check_trained_for, write_facts
 from electra_tf.interop import readers
@@ -104,7 +96,7 @@ def num_train_steps(config: FinetuningConfig, num_examples: int) -> int:
     return max(1, int(whole * config.num_train_epochs))
 
 
-def run_trial(run: Run, trial: int) -> TrialResult:
+def run_trial(run: Run, trial: int) -> files.TrialResult:
     """Trains, or loads, one trial; scores it and predicts its test sets.
 
     Raises `Interrupted` after SIGTERM or SIGINT, with the training saved.
@@ -116,10 +108,12 @@ def run_trial(run: Run, trial: int) -> TrialResult:
         with Lock(place) as lock, RunFolder(place, lock, keep=1, log=log) as folder:
             model, steps, seconds = _train(run, trial, lock, folder)
         times = {"train": round(seconds, 1)}
-        result = TrialResult(trial, seed, {}, [], steps, times)
+        result = files.TrialResult(trial, seed, {}, [], steps, times)
     else:
         model, origin = _load(run, trial, run.source)
-        result = TrialResult(trial, seed, {}, [], 0, {"train": 0.0}, weights=origin)
+        result = files.TrialResult(
+            trial, seed, {}, [], 0, {"train": 0.0}, weights=origin
+        )
     if config.do_eval:
         result = _evaluated(run, model, result)
     if _wants_test_outputs(config, trial):
@@ -128,7 +122,7 @@ def run_trial(run: Run, trial: int) -> TrialResult:
 
 
 def lacks_test_outputs(
-    config: FinetuningConfig, result: TrialResult, tasks: Sequence[Any]
+    config: FinetuningConfig, result: files.TrialResult, tasks: Sequence[Any]
 ) -> bool:
     """Whether predictions are asked for that a finished trial does not have.
 
@@ -147,13 +141,13 @@ def _test_data(tasks: Sequence[Any]) -> dict[str, dict[str, str]]:
     return {name: splits for name, splits in found.items() if splits}
 
 
-def with_test_outputs(run: Run, result: TrialResult) -> TrialResult:
+def with_test_outputs(run: Run, result: files.TrialResult) -> files.TrialResult:
     """The predictions on test sets of a trial that was finished before.
 
     Raises `UserError` when its model was not kept.
     """
     folder = run.config.trial_dir(result.trial)
-    check_is_kept(folder, result.trial, "predict the test set", "n_writes_test")
+    files.check_is_kept(folder, result.trial, "predict the test set", "n_writes_test")
     check_trained_for(folder, run.tasks)
     keras.backend.clear_session()
     source = readers.find(folder, run.console.log)
@@ -171,7 +165,7 @@ def _wants_test_outputs(config: FinetuningConfig, trial: int) -> bool:
     return config.write_test_outputs and trial <= config.n_writes_test
 
 
-def _evaluated(run: Run, model, result: TrialResult) -> TrialResult:
+def _evaluated(run: Run, model, result: files.TrialResult) -> files.TrialResult:
     """A trial's result with the scores on all dev sets; predictions are written."""
     started = time.monotonic()
     directory = run.config.beside_results("predictions", result.trial)
@@ -181,7 +175,7 @@ def _evaluated(run: Run, model, result: TrialResult) -> TrialResult:
         scores[name] = dict(scorer.get_results())
         if found := scorer.details():
             details[name] = found
-        run.console.log(f"{name}: {scores_text(scores[name])}")
+        run.console.log(f"{name}: {files.scores_text(scores[name])}")
         if len(scorer) > 1 and scorer.is_degenerate:
             degenerate.append(name)
     put_folder(directory)
@@ -192,7 +186,7 @@ def _evaluated(run: Run, model, result: TrialResult) -> TrialResult:
     )
 
 
-def _with_test_outputs(run: Run, model, result: TrialResult) -> TrialResult:
+def _with_test_outputs(run: Run, model, result: files.TrialResult) -> files.TrialResult:
     """A trial's result with the predictions on all test sets, which are written."""
     directory = run.config.beside_results("test_predictions", result.trial)
     paths = []
@@ -284,11 +278,11 @@ def _identity(run: Run, store) -> dict[str, Any]:
 
 def _check_is_same(checkpoints: Checkpoints, saved: CheckpointManifest) -> None:
     """Raises a UserError if the steps so far were made with other settings or data."""
-    changed = differences(saved.settings, checkpoints.settings, _CHANGEABLE)
+    changed = files.differences(saved.settings, checkpoints.settings, _CHANGEABLE)
     if changed:
         raise UserError(
             f"{checkpoints.prefix(saved.step)} was trained with other settings: "
-            f"{changes_text(changed)}.\nSet it back, or {checkpoints.advice}."
+            f"{files.changes_text(changed)}.\nSet it back, or {checkpoints.advice}."
         )
     checkpoints.check_identity(saved)
 
@@ -303,7 +297,7 @@ def _train(run: Run, trial: int, lock: Lock, bucket: RunFolder):
     facts = {
         "keep": 1,
         "identity": _identity(run, store),
-        "settings": settings_of(config, run.source, run.vocab),
+        "settings": files.settings_of(config, run.source, run.vocab),
         "advice": f'set "model_dir" to a new place, or remove {folder}',
         "log": console.log,
     }
@@ -327,7 +321,7 @@ def _train(run: Run, trial: int, lock: Lock, bucket: RunFolder):
     )
     started = time.monotonic()
     best = Checkpoints(folder, **facts) if config.keep == "best" else None
-    assess = _Assessment(run, Evaluations(folder, state.step), state, best)
+    assess = _Assessment(run, files.Evaluations(folder, state.step), state, best)
     if assess.is_due(at_end=False):  # A stop came between a save and its scores.
         assess(state.step)
     if state.step < steps and not assess.is_over():
@@ -344,7 +338,7 @@ class _Assessment:
     """Scores a training while it goes on, and keeps its best weights."""
 
     def __init__(
-        self, run: Run, evaluations: Evaluations, state, best: Checkpoints | None
+        self, run: Run, evaluations: files.Evaluations, state, best: Checkpoints | None
     ):
         self._run, self._state, self._best = run, state, best
         self._evaluations = evaluations
@@ -372,7 +366,7 @@ class _Assessment:
         run, found, scores = self._run, self._evaluations, {}
         for *_, name, scorer in _scorers(run, self._state.model, "dev"):
             scores[name] = dict(scorer.get_results())
-            run.console.log(f"Step {step}: {name}: {scores_text(scores[name])}")
+            run.console.log(f"Step {step}: {name}: {files.scores_text(scores[name])}")
         main = main_score(run.tasks, scores)
         if self._best and not math.isfinite(main):
             run.console.log("No score is defined on the dev set; the loss decides.")

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The built-in tasks whose data is there."""
+"""The tasks whose data is there; class weights and label smoothing."""
 
 import pytest
 
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.finetune.registry import originals_with_data
+from electra_tf.errors import UserError
+from electra_tf.finetune.registry import make_tasks, originals_with_data
+from electra_tf.text.vocabulary import Vocabulary
+from tests.helpers.own_task import own_tasks, write_files
 
 
 @pytest.mark.parametrize(
@@ -27,3 +30,71 @@ def test_task_has_data_in_any_layout_that_it_reads(tmp_path, file, name):
     path.touch()
     config = FinetuningConfig.from_hparams(str(tmp_path), "m", {})
     assert originals_with_data(config) == [name] * (name is not None)
+
+
+TEXT = "a\tb\ndog\tx\ncat\tx\nran\tx\nthe\ty\n"
+SEVERAL = "a\tb\ndog\tx\ncat\tx,y\nran\tx\nthe\t\n"
+
+
+def weights(folder, given, text=TEXT, kind="classification", **more):
+    """The weights of a task of one's own."""
+    description = {"text_a": "a", "label": "b", "class_weights": given} | more
+    [task] = own_tasks(folder, {"train.tsv": text}, kind, **description)
+    return task.class_weights
+
+
+def glue(folder, given, name="cola", labels=(1, 1, 0, 1), **more):
+    """Those of a built-in task on three sentences of class 1 and one of class 0."""
+    lines = "".join(f"x\t{label}\t\tthe dog\n" for label in labels)
+    scores = "h\n" + "\t".join(["x"] * 7 + ["the dog", "the cat", "3.0"]) + "\n"
+    files = {f"finetuning_data/cola/{s}.tsv": lines for s in ("train", "dev")}
+    files |= {f"finetuning_data/sts/{s}.tsv": scores for s in ("train", "dev")}
+    write_files(folder, files | {"train.tsv": TEXT})
+    hparams = {"task_names": [name], "max_seq_length": 16, "class_weights": given}
+    config = FinetuningConfig.from_hparams(str(folder), "m", hparams | more)
+    [task] = make_tasks(config, Vocabulary.load(folder / "vocab.txt"))
+    return task.class_weights
+
+
+def test_weights_are_in_the_order_of_the_labels(tmp_path):
+    for given, expected in (
+        ([2, 0.5], [2.0, 0.5]),
+        ({"y": 5}, [1.0, 5.0]),
+        ("balanced", [4 / 6, 2.0]),
+    ):
+        assert weights(tmp_path, given) == expected
+        assert weights(tmp_path, given, do_train=False) is None
+    assert weights(tmp_path, "balanced", SEVERAL, "multilabel") == [1 / 3, 3.0]
+    assert glue(tmp_path, {"cola": "balanced"}) == [2.0, 4 / 6]
+    assert glue(tmp_path, {"cola": {"0": 3}}) == [3.0, 1.0]
+    assert glue(tmp_path, {"cola": [2, 1]}, labels=(1, 1)) == [2.0, 1.0]
+    assert glue(tmp_path, {}) is None
+    assert glue(tmp_path, {"cola": [2, 1]}, do_train=False) is None
+
+
+@pytest.mark.parametrize(
+    ("make", "given", "more", "expected"),
+    [
+        (weights, {"yy": 2}, {}, ["'yy'", "x, y"]),
+        (weights, [1, 2, 3], {}, ["[1, 2, 3]", "x, y"]),
+        (weights, [1, -2], {}, ["-2", "at least 0"]),
+        (weights, [1, True], {}, ["True"]),
+        (weights, "balance", {}, ["'balance'", "'balanced'"]),
+        (weights, 3, {}, ["3", "a list"]),
+        (glue, {"cola": {"yes": 2}}, {}, ["task cola", "'yes'", "0, 1"]),
+        (glue, {"kola": "balanced"}, {}, ["kola", "cola"]),
+        (glue, {"sts": "balanced"}, {"name": "sts"}, ["sts", "regression"]),
+        (glue, {"cola": "balanced"}, {"labels": (1, 1)}, ["no training example of 0"]),
+    ],
+)
+def test_wrong_weights_are_refused(tmp_path, make, given, more, expected):
+    with pytest.raises(UserError) as caught:
+        make(tmp_path, given, **more)
+    assert all(part in str(caught.value) for part in expected), caught.value
+
+
+def test_label_smoothing_is_for_labels(tmp_path):
+    text = "a\tb\ndog\t1\ncat\t2\n"
+    with pytest.raises(UserError, match="label_smoothing is for classification"):
+        own_tasks(tmp_path, {"train.tsv": text}, "regression", label_smoothing=0.1)
+    own_tasks(tmp_path, {"train.tsv": text}, label_smoothing=0.1)

@@ -310,7 +310,7 @@ def _qa_decoding(directory: str) -> Iterator[Row]:
             ours = scorer.null_odds[question]
             yield compare(f"decoding/{variant}/null_odds", ours, odds, atol=SCORE)
         for question, theirs in case["nbest"].items():
-            found = scorer.nbest[question]
+            found = scorer.decoded[question].nbest
             name, texts = (
                 f"decoding/{variant}/nbest/{question}",
                 [a.text for a in found],
