@@ -363,10 +363,6 @@ class ExampleBuilder:
         self._pending_ends = [end - start for end in current]
         return self._assemble(ids, finished, emitted_at)
 
-    def finish(self) -> Examples:
-        """Ends the document at the end of a file. Returns its last example, if any."""
-        return self.add_lines(np.zeros(0, np.int32), np.zeros(2, np.int64), [True])
-
     def _split(self, start: int, ends: list[int]) -> _Segments:
         """Deals lines, tokens `start` to `ends`, to the two segments.
 
