@@ -51,15 +51,7 @@ _MAX_NAMES = 1000  # of files, in the manifest
 # Shares of the tokens of a data set, and of a vocabulary, that bring a warning.
 _MUCH_UNKNOWN, _MUCH_CASED = 0.05, 0.01
 
-
-class Group(NamedTuple):
-    """Units and the shards that their examples go to.
-
-    One shard takes the examples in order; several take them in turn.
-    """
-
-    units: list[Unit]
-    shards: list[int]
+_Group = tuple[list[Unit], list[int]]  # and the numbers of its shards
 
 
 class Plan(NamedTuple):
@@ -145,7 +137,7 @@ def build(
             job.run(folder, Job("compare_documents", compare, [None], total), Runner())
         groups = deal(text.units, plan.num_shards, settings.seed)
         write = functools.partial(write_shards, plan)
-        sizes = [sum(unit.weight for unit in group.units) for group in groups]
+        sizes = [sum(unit.weight for unit in group) for group, _ in groups]
         job.run(folder, Job(_NAME, write, groups, sizes), runner)
         return _write_manifest(folder, plan, text, len(groups), vocab)
 
@@ -289,8 +281,11 @@ def _warnings(manifest: dict, vocab: Vocabulary) -> Iterator[str]:
 # The plan, and the tasks of workers.
 
 
-def deal(units: Sequence[Unit], num_shards: int, seed: int) -> list[Group]:
+def deal(units: Sequence[Unit], num_shards: int, seed: int) -> list[_Group]:
     """Deals units to shards of about equal size, in a random order fixed by the seed.
+
+    Returns groups of units and the numbers of the shards that their examples go to: one
+    shard takes the examples in order, several take them in turn.
 
     The order puts parts of the whole corpus into every shard. Where there are more
     shards than units, a unit has several.
@@ -309,7 +304,7 @@ def deal(units: Sequence[Unit], num_shards: int, seed: int) -> list[Group]:
     # The shards before the first unit's are its own too.
     bounds = itertools.pairwise([0, *starts[1:], num_shards])
     return [
-        Group(groups[start], list(range(*pair)))
+        (groups[start], list(range(*pair)))
         for start, pair in zip(starts, bounds, strict=True)
     ]
 
@@ -344,7 +339,7 @@ def compare_documents(plan: Plan, _: None, folder: str) -> dict[str, Any]:
 def write_shards(
     plan: Plan, task: tuple[list, list[int]], folder: str
 ) -> dict[str, Any]:
-    """Writes the shards of a `Group`; returns its counts.
+    """Writes the shards of a group; returns its counts.
 
     Records are dealt to several shards in turn, as the original does.
     """

@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from electra_tf.errors import JSON_ERRORS, UserError
+from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
 from electra_tf.storage.files import atomic_write
 from electra_tf.storage.remote import fetch_once
 from electra_tf.text import unicode_classes
