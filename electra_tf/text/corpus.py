@@ -371,11 +371,9 @@ class Content(io.BufferedReader):
 
     @classmethod
     def of(cls, stream: Any) -> "Content":
-        """Reads as many bytes as tell what a stream is, in several reads if need be."""
-        head, rest = b"", stream
-        while rest and len(head) < _HEAD_BYTES:
-            part = stream.read(_HEAD_BYTES - len(head))
-            head, rest = head + part, rest if part else None
+        """Reads as many bytes as tell what a buffered stream is."""
+        head = stream.read(_HEAD_BYTES)
+        rest = stream if len(head) == _HEAD_BYTES else None
         content = cls(_Joint(head, rest), _BUFFER_BYTES)
         content.head = head
         return content
