@@ -9,11 +9,9 @@ import time
 import pytest
 
 from electra_tf.jobs import job
-from electra_tf.storage.lock import Lock
 from tests.helpers.beam_workers import TWO_PROCESSES, workers_below
 from tests.helpers.building import SCRIPT, VOCAB, content, fail, succeed, write_corpus
 from tests.helpers.forked_runs import Run
-from tests.helpers.process_tree import children_of, is_alive
 
 SHARDS = ("--num-out-files=8",)
 
@@ -83,19 +81,6 @@ def large(tmp_path_factory):
 
 
 @pytest.mark.thorough
-def test_workers_end_with_a_killed_build(large, tmp_path):
-    output = tmp_path / "out"
-    run = start(large, output, "--num-processes=2")
-    wait_for_shards(run, output, 1)
-    children = children_of(run.process.pid)
-    run.process.kill()
-    deadline = time.monotonic() + 10
-    while any(map(is_alive, children)):
-        assert time.monotonic() < deadline, "workers outlive their parent"
-        time.sleep(0.01)
-
-
-@pytest.mark.thorough
 def test_a_killed_worker_of_beam(large, tmp_path):
     pytest.importorskip("apache_beam")
     output = tmp_path / "out"
@@ -125,13 +110,6 @@ def test_an_unfinished_build_keeps_its_settings(tmp_path):
     (folder / "1.txt").write_bytes(b"a\n")
     succeed(folder, output, "--num-out-files=2")
     assert "job.json" not in content(output)
-
-
-def test_two_builds_in_one_directory(tmp_path):
-    text = write_corpus(tmp_path / "in", files=1)
-    with Lock(tmp_path / "out"):
-        error, code = fail(text, tmp_path / "out")
-    assert f"is in use by process {os.getpid()}" in error and code == 75
 
 
 def limit_file_size():

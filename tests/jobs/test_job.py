@@ -67,6 +67,8 @@ def test_output_is_independent_of_the_runner(tmp_path, whole, runner, capfd):
     if runner.beam_args is None:
         line = capfd.readouterr().err.splitlines()[-1]
         assert line.startswith("write: 5 of 5 parts, 0.0 of 0.0 MB, ")
+        letters.build(tmp_path / "one", tasks=letters.TASKS[:1])
+        assert capfd.readouterr().err.startswith("write: 0.0 of 0.0 MB, ")
 
 
 def killed_at(step, path):
