@@ -111,11 +111,12 @@ def build(
             message = f"{output_dir} is complete already: {_summary(folder.state)}"
             print(shown(message), flush=True)
             return folder.state
-        state = folder.state or {
-            "tool_version": electra_tf.__version__,
-            "num_shards": num_shards or _choose_num_shards(text, settings),
-        }
-        folder.begin(state)
+        if not (num_shards or folder.state):
+            estimate, count = sample_output(text, settings), len(text.units)
+            small = min(_SMALL_SHARDS, count, int(estimate / _SMALL_SHARD_BYTES))
+            num_shards = max(1, round(estimate / _SHARD_BYTES), small)
+        version = electra_tf.__version__
+        folder.begin({"tool_version": version, "num_shards": num_shards})
         portions = units.portions(text.units)
         plan = Plan(
             output_dir,
@@ -174,12 +175,6 @@ def _identity(
         **({"filters": filters} if filters else {}),
         "corpus": text.facts(),
     }
-
-
-def _choose_num_shards(text: Corpus, settings: BuildSettings) -> int:
-    estimate = sample_output(text, settings)
-    small = min(_SMALL_SHARDS, len(text.units), int(estimate / _SMALL_SHARD_BYTES))
-    return max(1, round(estimate / _SHARD_BYTES), small)
 
 
 def _write_manifest(
