@@ -17,9 +17,8 @@ from electra_tf.startup import on_import
 PACKAGE = "electra_tf"
 # Module -> the classes in it that are registered.
 CLASSES = {
-    "finetune.heads": "ClassificationHead MultilabelHead QuestionAnsweringHead "
-    "RegressionHead TaggingHead",
-    "finetune.model": "FinetuningModel",
+    "finetune.model": "ClassificationHead FinetuningModel MultilabelHead "
+    "QuestionAnsweringHead RegressionHead TaggingHead",
     "model.encoder": "DisentangledEmbeddings Embeddings Encoder TextEncoder",
     "model.transformer_layer": "Attention Intermediate LayerNorm Residual "
     "SelfAttention TransformerLayer _Dense",
