@@ -168,7 +168,7 @@ def _state(
     for file in state["files"] if name == MANIFEST else ():
         if (size := sizes.get(file["name"])) != file["bytes"]:
             raise UserError(
-                f"{os.path.join(path, file['name'])} has {size or 'no'} bytes, but the "
+                f"{os.path.join(path, file['name'])} has {size or 0} bytes, but the "
                 f"manifest lists {file['bytes']}.\nRestore it, or name another folder."
             )
     return state
