@@ -99,7 +99,7 @@ class Generator(keras.layers.Layer, abc.ABC):
     weights, cost) is its row in config/generators.py.
 
     Attributes:
-      scoring: the name in `pseudo_likelihood` of the scores that its own predictions
+      scoring: the name in `scoring.METHODS` of the scores that its own predictions
         give, None if they give none.
       logits_at: of a generator that fills the masks of any text a method: the scores of
         all tokens at positions of a text, from its input_ids, input_mask and

@@ -78,7 +78,7 @@ class Objective:
       model: what a model trained with it is called, for messages.
       description: how such a model was trained, for model cards.
       tag: of model cards, None for none beside "electra".
-      scoring: the name in `pseudo_likelihood` of the scores that the main network's
+      scoring: the name in `scoring.METHODS` of the scores that the main network's
         own predictions give, None if they give none.
       masks_evenly: whether a token is masked with probability `mask_prob`, whatever
         becomes of the others.
