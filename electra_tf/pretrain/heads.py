@@ -21,7 +21,6 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from electra_tf.config.model import ModelConfig
 from electra_tf.config.objectives import DISCRIMINATOR_HEAD
 from electra_tf.model import target
 from electra_tf.model.transformer_layer import (
@@ -30,6 +29,7 @@ from electra_tf.model.transformer_layer import (
     initializer,
     serializable,
 )
+from electra_tf.pretrain.metrics import EPSILON
 
 # Scores of more rows leave a CPU's caches between the passes over them; other devices
 # need larger products.
@@ -49,6 +49,7 @@ class DiscriminatorOutput(NamedTuple):
     policy: NamedTuple | None = None  # `electra_variants.Policy`, of the generator
     sentences: NamedTuple | None = None  # `electra_variants.Sentences`
     tokens: NamedTuple | None = None  # `token_objectives.TokenPredictions`
+    contrast: NamedTuple | None = None  # `Contrast`
 
 
 @serializable
@@ -88,14 +89,37 @@ class DiscriminatorPredictions(keras.layers.Layer):
         return tf.cast(tf.reshape(logits, tf.shape(hidden)[:-1]), tf.float32)
 
 
-def discriminator_head(
-    config: ModelConfig, dtype, name: str = DISCRIMINATOR_HEAD
-) -> DiscriminatorPredictions:
-    """The built head on an encoder of the shape `config`."""
-    shape = config.hidden_size, config.initializer_range, config.hidden_act
-    layer = DiscriminatorPredictions(*shape, name=name, dtype=dtype)
-    layer.build()
-    return layer
+class Contrast(NamedTuple):
+    """How well two views of a sequence find each other among those of others."""
+
+    losses: tf.Tensor  # float32 [B], mean over the two
+    correct: tf.Tensor  # float32 [B], share of them that are nearest to the other
+    loss: tf.Tensor  # scalar: mean over the sequences of the global batch
+
+
+def contrast(views: tf.Tensor, group: int, total: tf.Tensor | None) -> Contrast:
+    """Cross-entropy over cosine similarities within groups of sequences, as COCO-LM's.
+
+    Args:
+      views: [B, 2, E], two of each sequence.
+      group: how many sequences, one after the other, are contrasted.
+      total: sequences of the global batch; None: those of this one.
+    """
+    rows, width = tf.shape(views)[0], views.shape[-1]
+    views = tf.math.l2_normalize(tf.cast(views, tf.float32), axis=-1)
+    views = tf.reshape(views, [-1, 2 * group, width])
+    scores = tf.matmul(views, views, transpose_b=True)  # [B / group, 2 group, 2 group]
+    scores -= 1e9 * tf.eye(2 * group)
+    places = tf.bitwise.bitwise_xor(tf.range(2 * group), 1)  # 1 0 3 2 ...
+    places = tf.broadcast_to(places, tf.shape(scores)[:2])
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(places, scores)
+    right = tf.argmax(scores, axis=-1, output_type=tf.int32) == places
+    losses, correct = (
+        tf.reduce_mean(tf.reshape(tf.cast(x, tf.float32), [-1, 2]), axis=-1)
+        for x in (losses, right)
+    )
+    total = tf.cast(rows, tf.float32) if total is None else total
+    return Contrast(losses, correct, tf.reduce_sum(losses) / total)
 
 
 def noise_contrastive_logits(
@@ -128,7 +152,6 @@ def discriminator_output(
     is_replaced: tf.Tensor,
     weights: tf.Tensor,
     total_weight: tf.Tensor | None,
-    epsilon: float,
 ) -> DiscriminatorOutput:
     """Binary cross-entropy of `logits` [B, L] over the tokens that count.
 
@@ -149,22 +172,18 @@ def discriminator_output(
         probs=tf.sigmoid(logits),
         # A logit of 0 counts as "original", as in the original program.
         predictions=tf.cast(logits > 0, tf.int32),
-        per_example_loss=tf.reduce_sum(losses, axis=-1) / (tokens + epsilon),
-        loss=tf.reduce_sum(losses) / (total_weight + epsilon),
+        per_example_loss=tf.reduce_sum(losses, axis=-1) / (tokens + EPSILON),
+        loss=tf.reduce_sum(losses) / (total_weight + EPSILON),
     )
 
 
 @serializable
-class MaskedLMHead(keras.layers.Layer):
-    """Hidden states to vocabulary scores through the transposed word embeddings.
-
-    Named "generator_predictions" (masked positions) or "cloze_predictions" (all).
-    """
+class Transform(keras.layers.Layer):
+    """A dense layer, the activation and a layer norm: [..., H] -> [..., E]."""
 
     def __init__(
         self,
         embedding_size: int,
-        vocab_size: int,
         name: str,
         hidden_act: str = "gelu",
         initializer_range: float = 0.02,
@@ -173,7 +192,6 @@ class MaskedLMHead(keras.layers.Layer):
         super().__init__(name=name, autocast=False, **kwargs)
         self.activation = activation(hidden_act)
         self.embedding_size = embedding_size
-        self.vocab_size = vocab_size
         self.dense = keras.layers.Dense(
             embedding_size,
             name="dense",
@@ -185,19 +203,34 @@ class MaskedLMHead(keras.layers.Layer):
     def build(self, input_shape):
         self.dense.build(input_shape)
         self.layer_norm.build((None, self.embedding_size))
+
+    def call(self, hidden: tf.Tensor) -> tf.Tensor:
+        flat = tf.reshape(hidden, [-1, hidden.shape[-1]])
+        flat = self.layer_norm(self.activation(self.dense(flat)))
+        return tf.reshape(
+            flat, tf.concat([tf.shape(hidden)[:-1], [self.embedding_size]], 0)
+        )
+
+
+@serializable
+class MaskedLMHead(Transform):
+    """Hidden states to vocabulary scores through the transposed word embeddings.
+
+    Named "generator_predictions" (masked positions) or "cloze_predictions" (all).
+    A call transforms [..., H] to [..., E], where the word embeddings can score it.
+    """
+
+    def __init__(self, embedding_size: int, vocab_size: int, name: str, **kwargs):
+        super().__init__(embedding_size, name, **kwargs)
+        self.vocab_size = vocab_size
+
+    def build(self, input_shape):
+        super().build(input_shape)
         self.output_bias = self.add_weight(
             name="output_bias",
             shape=(self.vocab_size,),
             initializer="zeros",
             autocast=False,
-        )
-
-    def call(self, hidden: tf.Tensor) -> tf.Tensor:
-        """Transforms [..., H] to [..., E], where the word embeddings can score it."""
-        flat = tf.reshape(hidden, [-1, hidden.shape[-1]])
-        flat = self.layer_norm(self.activation(self.dense(flat)))
-        return tf.reshape(
-            flat, tf.concat([tf.shape(hidden)[:-1], [self.embedding_size]], 0)
         )
 
     def logits(self, transformed: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
@@ -206,9 +239,8 @@ class MaskedLMHead(keras.layers.Layer):
         scores = tf.matmul(flat, tf.cast(table, flat.dtype), transpose_b=True)
         scores = tf.cast(scores, tf.float32) + self.output_bias.value
         shape = tf.concat([tf.shape(transformed)[:-1], [self.vocab_size]], 0)
-        return tf.ensure_shape(
-            tf.reshape(scores, shape), transformed.shape[:-1] + [self.vocab_size]
-        )
+        scores = tf.reshape(scores, shape)
+        return tf.ensure_shape(scores, transformed.shape[:-1] + [self.vocab_size])
 
     def log_normalizer(
         self, transformed: tf.Tensor, table: tf.Tensor, chunk_size: int | None
@@ -315,15 +347,11 @@ def _of_chunks(chunks, table, bias):
             d_rows = tf.matmul(d_scores, chunk, transpose_a=True)
             return i + 1, d_chunks, d_table + tf.cast(d_rows, tf.float32), d_bias
 
+        d_chunks = tf.TensorArray(chunks.dtype, num_chunks)
         _, d_chunks, d_table, d_bias = tf.while_loop(
             lambda i, *_: i < num_chunks,
             one_chunk_backward,
-            (
-                0,
-                tf.TensorArray(chunks.dtype, num_chunks),
-                tf.zeros_like(table),
-                tf.zeros_like(bias),
-            ),
+            (0, d_chunks, tf.zeros_like(table), tf.zeros_like(bias)),
             parallel_iterations=1,
         )
         return tf.reshape(d_chunks.stack(), tf.shape(chunks)), d_table, d_bias

@@ -40,13 +40,9 @@ class Auc(NamedTuple):
         totals = histogram.sum(axis=1, dtype=np.float64)
         false_positive = above[0] / (totals[0] + EPSILON)
         true_positive = (above[1] + EPSILON) / (totals[1] + EPSILON)
-        return float(
-            np.sum(
-                (false_positive[:-1] - false_positive[1:])
-                * (true_positive[:-1] + true_positive[1:])
-                / 2
-            )
-        )
+        widths = false_positive[:-1] - false_positive[1:]
+        heights = (true_positive[:-1] + true_positive[1:]) / 2
+        return float(np.sum(widths * heights))
 
 
 def _ratio(name: str, label: str, numerator: str, denominator: str, **options):
@@ -210,6 +206,24 @@ SENTENCE_METRICS = (
         tag="sentence/accuracy",
     ),
 )
+# With `contrastive_weight`.
+CONTRAST_METRICS = (
+    _ratio(
+        "contrastive_loss",
+        "cross-entropy of finding a sequence's other view among those of others, nats",
+        *("contrastive_loss", "sequences"),
+        healthy="falls from log(2 `contrastive_group` - 1); above that less 2",
+        short="contrast",
+        tag="contrast/loss",
+    ),
+    _ratio(
+        "contrastive_accuracy",
+        "share of views that are nearest to the other view of their sequence",
+        *("contrastive_correct", "sequences"),
+        healthy="rises to 1",
+        tag="contrast/accuracy",
+    ),
+)
 ALL_METRICS = (
     LOSS,
     *GENERATOR_METRICS,
@@ -217,6 +231,7 @@ ALL_METRICS = (
     *TOKEN_METRICS,
     *POLICY_METRICS,
     *SENTENCE_METRICS,
+    *CONTRAST_METRICS,
 )
 
 
