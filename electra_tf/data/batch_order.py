@@ -74,12 +74,17 @@ def permute(index: np.ndarray, size: int, seed: int | str, epoch: int) -> np.nda
 
     Returns: int64 [n]; over all places, every number of 0..size - 1 once.
     """
-    a, b = digits(size)
+    a, b = map(np.uint64, digits(size))
     keys = _round_keys(seed, epoch)
     result = index.astype(np.uint64)
     open_places = np.arange(len(result))
     while len(open_places):
-        values = _network(result[open_places], np.uint64(a), np.uint64(b), keys)
+        values = result[open_places]
+        left, right = values // b, values % b
+        for first, second in keys:
+            left = (left + _hash(right + first)) % a
+            right = (right + _hash(left + second)) % b
+        values = left * b + right
         result[open_places] = values
         open_places = open_places[values >= size]
     return result.astype(np.int64)
@@ -95,16 +100,6 @@ def keys_of_epochs(seed: int, start: int, count: int) -> np.ndarray:
     """uint64 [count, rounds / 2, 2]: what `permute` adds in each of these epochs."""
     keys = _round_keys.__wrapped__
     return np.stack([keys(seed, epoch) for epoch in range(start, start + count)])
-
-
-def _network(
-    values: np.ndarray, a: np.uint64, b: np.uint64, keys: np.ndarray
-) -> np.ndarray:
-    left, right = values // b, values % b
-    for first, second in keys:
-        left = (left + _hash(right + first)) % a
-        right = (right + _hash(left + second)) % b
-    return left * b + right
 
 
 def _hash(x: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ ends with the same bytes, and does not repeat the shards that it has.
 
 import functools
 import hashlib
+import itertools
 import json
 import os
 import random
@@ -50,15 +51,7 @@ _MAX_NAMES = 1000  # of files, in the manifest
 # Shares of the tokens of a data set, and of a vocabulary, that bring a warning.
 _MUCH_UNKNOWN, _MUCH_CASED = 0.05, 0.01
 
-
-class Group(NamedTuple):
-    """Units and the shards that their examples go to.
-
-    One shard takes the examples in order; several take them in turn.
-    """
-
-    units: list[Unit]
-    shards: list[int]
+_Group = tuple[list[Unit], list[int]]  # and the numbers of its shards
 
 
 class Plan(NamedTuple):
@@ -118,27 +111,34 @@ def build(
             message = f"{output_dir} is complete already: {_summary(folder.state)}"
             print(shown(message), flush=True)
             return folder.state
-        state = folder.state or {
-            "tool_version": electra_tf.__version__,
-            "num_shards": num_shards or _choose_num_shards(text, settings),
-        }
-        folder.begin(state)
-        digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
+        if not (num_shards or folder.state):
+            estimate, count = sample_output(text, settings), len(text.units)
+            small = min(_SMALL_SHARDS, count, int(estimate / _SMALL_SHARD_BYTES))
+            num_shards = max(1, round(estimate / _SHARD_BYTES), small)
+        version = electra_tf.__version__
+        folder.begin({"tool_version": version, "num_shards": num_shards})
+        portions = units.portions(text.units)
         plan = Plan(
             output_dir,
             settings,
             folder.state["num_shards"],
             len(text.units) == 1,
             vocab.sha256,
-            digest,
-            tuple(portion[0].index for portion in units.portions(text.units)),
+            hashlib.sha256(json.dumps(identity).encode()).hexdigest(),
+            tuple(portion[0].index for portion in portions),
         )
         runner = Runner(num_processes, beam_args)
         if settings.filters.compare:
-            _compare(folder, plan, text, runner)
+            weights = [sum(unit.weight for unit in portion) for portion in portions]
+            number = functools.partial(number_documents, plan)
+            read = Job("read_documents", number, [*enumerate(portions)], weights)
+            job.run(folder, read, runner)
+            compare = functools.partial(compare_documents, plan)
+            total = [sum(weights)]
+            job.run(folder, Job("compare_documents", compare, [None], total), Runner())
         groups = deal(text.units, plan.num_shards, settings.seed)
         write = functools.partial(write_shards, plan)
-        sizes = [sum(unit.weight for unit in group.units) for group in groups]
+        sizes = [sum(unit.weight for unit in group) for group, _ in groups]
         job.run(folder, Job(_NAME, write, groups, sizes), runner)
         return _write_manifest(folder, plan, text, len(groups), vocab)
 
@@ -175,22 +175,6 @@ def _identity(
         **({"filters": filters} if filters else {}),
         "corpus": text.facts(),
     }
-
-
-def _choose_num_shards(text: Corpus, settings: BuildSettings) -> int:
-    estimate = sample_output(text, settings)
-    small = min(_SMALL_SHARDS, len(text.units), int(estimate / _SMALL_SHARD_BYTES))
-    return max(1, round(estimate / _SHARD_BYTES), small)
-
-
-def _compare(folder: JobFolder, plan: Plan, text: Corpus, runner: Runner) -> None:
-    """Finds which documents and lines repeat earlier ones."""
-    portions = units.portions(text.units)
-    sizes = [sum(unit.weight for unit in portion) for portion in portions]
-    write = functools.partial(number_documents, plan)
-    job.run(folder, Job("read_documents", write, [*enumerate(portions)], sizes), runner)
-    compare = functools.partial(compare_documents, plan)
-    job.run(folder, Job("compare_documents", compare, [None], [sum(sizes)]), Runner())
 
 
 def _write_manifest(
@@ -251,10 +235,9 @@ def _summary(manifest: dict) -> str:
     counts = manifest["corpus"]
     kept = 100 * counts["tokens_kept"] / max(1, counts["tokens"])
     shards = len(manifest["files"])
-    text = (
-        f"{counts['examples']:,} examples in {shards} shard{'s'[: shards > 1]} from "
-        f"{counts['text_bytes'] / 1e6:,.1f} MB of text; {kept:.1f} % of its tokens used"
-    )
+    text = f"{counts['examples']:,} examples in {shards} shard{'s'[: shards > 1]} from "
+    text += f"{counts['text_bytes'] / 1e6:,.1f} MB of text; {kept:.1f} % of its tokens "
+    text += "used"
     if counts["replaced_bytes"]:
         text += f"; left out: {corpus.describe_replaced(counts['replaced_in'])}"
     for name, number in counts.get("dropped", {}).items():
@@ -293,8 +276,11 @@ def _warnings(manifest: dict, vocab: Vocabulary) -> Iterator[str]:
 # The plan, and the tasks of workers.
 
 
-def deal(units: Sequence[Unit], num_shards: int, seed: int) -> list[Group]:
+def deal(units: Sequence[Unit], num_shards: int, seed: int) -> list[_Group]:
     """Deals units to shards of about equal size, in a random order fixed by the seed.
+
+    Returns groups of units and the numbers of the shards that their examples go to: one
+    shard takes the examples in order, several take them in turn.
 
     The order puts parts of the whole corpus into every shard. Where there are more
     shards than units, a unit has several.
@@ -310,17 +296,12 @@ def deal(units: Sequence[Unit], num_shards: int, seed: int) -> list[Group]:
         groups.setdefault(shard, []).append(unit)
         before += unit.weight
     starts = sorted(groups)
-    ends = [*starts[1:], num_shards]
-    first = [0, *starts[1:]]  # the shards before the first unit's are its own too
+    # The shards before the first unit's are its own too.
+    bounds = itertools.pairwise([0, *starts[1:], num_shards])
     return [
-        Group(groups[start], list(range(begin, end)))
-        for start, begin, end in zip(starts, first, ends, strict=True)
+        (groups[start], list(range(*pair)))
+        for start, pair in zip(starts, bounds, strict=True)
     ]
-
-
-def shard_name(shard: int, num_shards: int) -> str:
-    """The original's names: pretrain_data.tfrecord-3-of-17, padded to five digits."""
-    return f"pretrain_data.tfrecord-{shard:05d}-of-{num_shards:05d}"
 
 
 @functools.lru_cache(1)
@@ -338,9 +319,8 @@ def _maker(plan: Plan) -> RecordMaker:
 def number_documents(plan: Plan, task: tuple[int, list], folder: str) -> dict[str, Any]:
     """Writes the numbers by which the documents of a portion are compared."""
     portion, units = task
-    settings = plan.settings
-    documents = (scan(Unit(*unit), settings) for unit in units)
-    filters.write_numbers(folder, portion, settings.filters, documents)
+    documents = (scan(Unit(*unit), plan.settings) for unit in units)
+    filters.write_numbers(folder, portion, plan.settings.filters, documents)
     return {}
 
 
@@ -354,15 +334,16 @@ def compare_documents(plan: Plan, _: None, folder: str) -> dict[str, Any]:
 def write_shards(
     plan: Plan, task: tuple[list, list[int]], folder: str
 ) -> dict[str, Any]:
-    """Writes the shards of a `Group`; returns its counts.
+    """Writes the shards of a group; returns its counts.
 
     Records are dealt to several shards in turn, as the original does.
     """
     units, shards = task
     maker, total = _maker(plan), Counts()
     maker.token_counts[:] = 0
-    names = [shard_name(shard, plan.num_shards) for shard in shards]
-    paths = [os.path.join(folder, name) for name in names]
+    # The original's names: pretrain_data.tfrecord-3-of-17, padded to five digits.
+    names = [f"{s:05d}-of-{plan.num_shards:05d}" for s in shards]
+    paths = [os.path.join(folder, f"pretrain_data.tfrecord-{n}") for n in names]
     for path in paths:
         open(path, "wb").close()
     examples = [0] * len(paths)

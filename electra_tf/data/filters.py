@@ -12,6 +12,7 @@ the seed.
 import bisect
 import functools
 import hashlib
+import itertools
 import os
 import re
 import unicodedata
@@ -95,8 +96,7 @@ class Filters(NamedTuple):
         """Raises UserError for unknown languages and for missing packages."""
         if self.languages:
             known = sorted(_language_identifier().labels)
-            unknown = sorted(set(self.languages) - set(known))
-            if unknown:
+            if unknown := sorted(set(self.languages) - set(known)):
                 raise UserError(
                     f"--languages {','.join(unknown)}: not known; these are:\n"
                     f"{' '.join(known)}."
@@ -118,8 +118,9 @@ class Filters(NamedTuple):
             if letters < self.min_letters * chars:
                 return "few_letters"
         if self.languages:
-            found = _language_identifier().classify(_beginning(lines))[0]
-            if found not in self.languages:
+            beginning = "\n".join(line[:_LANGUAGE_CHARS] for line in lines)
+            text = f"{beginning}\n"[:_LANGUAGE_CHARS]
+            if _language_identifier().classify(text)[0] not in self.languages:
                 return "other_languages"
         return None
 
@@ -141,24 +142,10 @@ def _language_identifier() -> Any:
     return LanguageIdentifier.from_model_file(MODEL_FILE)
 
 
-def _beginning(lines: Sequence[str]) -> str:
-    text = ""
-    for line in lines:
-        text += f"{line[:_LANGUAGE_CHARS]}\n"
-        if len(text) >= _LANGUAGE_CHARS:
-            break
-    return text[:_LANGUAGE_CHARS]
-
-
 def hash_of(text: str) -> int:
     """64 bits that are the same on every machine."""
     data = text.encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
-
-
-def hashes_of_lines(lines: Sequence[str]) -> np.ndarray:
-    """uint64 [number of lines]; white space at the ends of a line does not count."""
-    return np.array([hash_of(line.strip()) for line in lines], np.uint64)
 
 
 def near_duplicate_bands(lines: Sequence[str]) -> np.ndarray:
@@ -180,12 +167,8 @@ def near_duplicate_bands(lines: Sequence[str]) -> np.ndarray:
 # Comparisons with earlier documents and lines.
 
 
-def _numbers_file(folder: str, portion: int) -> str:
-    return os.path.join(folder, f".numbers-{portion:05d}.npz")
-
-
-def _verdicts_file(folder: str, portion: int) -> str:
-    return os.path.join(folder, f".verdicts-{portion:05d}.npz")
+def _file(kind: str, folder: str, portion: int) -> str:
+    return os.path.join(folder, f".{kind}-{portion:05d}.npz")
 
 
 def write_numbers(
@@ -203,49 +186,45 @@ def write_numbers(
             if wanted.near_duplicates:
                 bands.append(near_duplicate_bands(document))
             if wanted.duplicate_lines:
-                lines.append(hashes_of_lines(stripped))
+                lines += map(hash_of, stripped)
         unit_documents.append(len(documents) - before)
-    no_bands = np.zeros((0, NUM_BANDS), np.uint64)
     np.savez(
-        _numbers_file(folder, portion),
+        _file("numbers", folder, portion),
         unit_documents=np.array(unit_documents, np.int64),
         document_lines=np.array(document_lines, np.int64),
         documents=np.array(documents, np.uint64),
-        bands=np.stack(bands) if bands else no_bands,
-        lines=np.concatenate(lines) if lines else np.zeros(0, np.uint64),
+        bands=np.array(bands, np.uint64).reshape(-1, NUM_BANDS),
+        lines=np.array(lines, np.uint64),
     )
 
 
 def compare(folder: str, count: int, wanted: Filters, output: str) -> None:
     """Writes the verdicts of `count` portions, from their numbers in `folder`."""
 
-    def load(name: str) -> Callable[[int], np.ndarray]:
-        def of(portion: int) -> np.ndarray:
-            with np.load(_numbers_file(folder, portion)) as arrays:
-                return arrays[name]
+    def load(name: str, portion: int) -> np.ndarray:
+        with np.load(_file("numbers", folder, portion)) as arrays:
+            return arrays[name]
 
-        return of
-
-    lengths = [load("document_lines")(portion) for portion in range(count)]
+    lengths = [load("document_lines", portion) for portion in range(count)]
     documents = [np.zeros(len(length), np.uint8) for length in lengths]
     if wanted.duplicate_documents:
-        _mark_repeated(load("documents"), documents, 1)
+        _mark_repeated(lambda p: load("documents", p), documents, 1)
     if wanted.near_duplicates:
         for band in range(NUM_BANDS):
-            _mark_repeated(lambda p, b=band: load("bands")(p)[:, b], documents, 2)
+            _mark_repeated(lambda p, b=band: load("bands", p)[:, b], documents, 2)
     # Lines of documents that are left out are not the first of anything.
     lines = [
         np.repeat(verdict > 0, length).astype(np.uint8) * 2
         for verdict, length in zip(documents, lengths, strict=True)
     ]
     if wanted.duplicate_lines:
-        _mark_repeated(load("lines"), lines, 1)
+        _mark_repeated(lambda p: load("lines", p), lines, 1)
     for portion in range(count):
-        units = load("unit_documents")(portion)
+        units = load("unit_documents", portion)
         first_line = np.concatenate([[0], np.cumsum(lengths[portion])])
         starts = np.concatenate([[0], np.cumsum(units)])
         np.savez(
-            _verdicts_file(output, portion),
+            _file("verdicts", output, portion),
             documents=documents[portion],
             lines=lines[portion] != 1,
             first_document=starts,
@@ -275,23 +254,19 @@ def _mark_repeated(
             start += len(mine)
 
 
-class UnitVerdicts:
-    """The verdicts on the documents of a unit, one after the other."""
+class UnitVerdicts(NamedTuple):
+    """Why documents of a unit are left out, if they are, and which lines are new."""
 
-    def __init__(self, documents: np.ndarray, lines: np.ndarray):
-        self._documents, self._lines = documents, lines
-        self._document = self._line = 0
+    documents: Iterator[int]
+    is_new: Iterator[bool]
 
     def next(self, num_lines: int) -> tuple[str | None, list[bool]]:
-        """Why the next document is left out, if it is; which of its lines are new."""
-        end = self._line + num_lines
-        if self._document == len(self._documents) or end > len(self._lines):
+        """What is said of the next document."""
+        code = next(self.documents, None)
+        is_new = list(itertools.islice(self.is_new, num_lines))
+        if code is None or len(is_new) < num_lines:
             raise UserError("the corpus was changed while it was read; build again.")
-        reason = _REASONS[self._documents[self._document]]
-        is_new = self._lines[self._line : end]
-        self._document += 1
-        self._line = end
-        return reason, is_new.tolist()
+        return _REASONS[code], is_new
 
 
 class Verdicts(NamedTuple):
@@ -311,15 +286,13 @@ class Verdicts(NamedTuple):
         portion = bisect.bisect_right(self.firsts, unit.index) - 1
         documents, lines, first_document, first_line = _load(self, portion)
         index = unit.index - self.firsts[portion]
-        start, end = first_line[index], first_line[index + 1]
-        return UnitVerdicts(
-            documents[first_document[index] : first_document[index + 1]],
-            lines[start:end],
-        )
+        start, end = first_document[index : index + 2]
+        first, last = first_line[index : index + 2]
+        return UnitVerdicts(iter(documents[start:end]), iter(lines[first:last]))
 
 
 @functools.lru_cache(4)
 def _load(verdicts: Verdicts, portion: int) -> tuple[np.ndarray, ...]:
     names = ("documents", "lines", "first_document", "first_line")
-    with np.load(_verdicts_file(verdicts.folder, portion)) as arrays:
+    with np.load(_file("verdicts", verdicts.folder, portion)) as arrays:
         return tuple(arrays[name] for name in names)

@@ -149,9 +149,7 @@ class RecordIndex:
     def _sound_record(self, index: int, framed: bytes) -> bytes:
         """Takes the record from bytes that hold more than it, or says what is wrong."""
         place = self.locate(index)
-        problem = tfrecord.header_problem(
-            framed[: tfrecord.HEADER_BYTES], place.end - place.offset
-        ) or tfrecord.data_problem(framed)
+        problem = tfrecord.problem_at(framed, 0, place.end - place.offset)
         if problem:
             damage = tfrecord.Damage(place.record, place.offset, problem)
             raise tfrecord.damaged(place.path, damage)
@@ -169,19 +167,16 @@ class RecordIndex:
             if shard is None:
                 if len(self._open) >= _MAX_OPEN_FILES:
                     self._open.popitem(last=False)
-                shard = self._opened(file)
+                try:
+                    shard = open(self.paths[file], "rb", buffering=0)
+                except OSError as e:
+                    raise UserError(
+                        f"{self.paths[file]} cannot be opened any more: {e.strerror}.\n"
+                        "Do not move or remove shards while a run reads them.",
+                        EXIT_DAMAGED,
+                    ) from None
             self._open[file] = shard
         return shard
-
-    def _opened(self, file: int) -> BinaryIO:
-        try:
-            return open(self.paths[file], "rb", buffering=0)
-        except OSError as e:
-            raise UserError(
-                f"{self.paths[file]} cannot be opened any more: {e.strerror}.\n"
-                "Do not move or remove shards while a run reads them.",
-                EXIT_DAMAGED,
-            ) from None
 
 
 def write(paths: Sequence[str]) -> str:

@@ -123,10 +123,12 @@ class RecordMaker:
             self.token_counts += record_index.count_tokens(
                 examples.input_ids, examples.input_mask, self.vocab
             )
+            mask, segments = examples.input_mask, examples.segment_ids
+            num_special = 2 * len(mask) + int(segments.any(axis=1).sum())
             counts = counts._replace(
                 examples=len(records),
                 tokens=len(ids),
-                tokens_kept=_num_text_tokens(examples.input_mask, examples.segment_ids),
+                tokens_kept=int(mask.sum()) - num_special,  # without [CLS] and [SEP]
             )
             yield [*map(tfrecord.frame, records)], counts
 
@@ -141,12 +143,6 @@ def rng_of(unit: Unit, seed: int, is_only_unit: bool) -> random.Random:
         return random.Random(seed)
     # Bytes seed as text does, and names of files need not be UTF-8.
     return random.Random(f"{seed}/{unit.stream}".encode("utf-8", "surrogateescape"))
-
-
-def _num_text_tokens(input_mask: np.ndarray, segment_ids: np.ndarray) -> int:
-    """Tokens of examples without [CLS] and [SEP]."""
-    num_special = 2 * len(input_mask) + int(segment_ids.any(axis=1).sum())
-    return int(input_mask.sum()) - num_special
 
 
 def _line_batches(
@@ -189,26 +185,27 @@ def _line_batches(
     yield lines, is_blank, counts
 
 
-class _Pieces:
-    """Puts lines together to documents; long ones come in several pieces."""
+def _pieces(
+    batches: Iterator[tuple[list[str], list[bool], Counts]],
+) -> Iterator[tuple[list[tuple[list[str], bool, bool]], Counts]]:
+    """Puts the lines of batches together to documents; long ones come in pieces.
 
-    def __init__(self):
-        self._lines: list[str] = []
-        self._chars = 0
-        self._is_continued = False
-
-    def add(
-        self, lines: list[str], is_blank: list[bool]
-    ) -> Iterator[tuple[list[str], bool, bool]]:
-        """Yields lines, whether their document began before, and whether it ends."""
+    Yields for each batch its pieces, (lines, whether their document began before,
+    whether it ends), and its counts.
+    """
+    held: list[str] = []
+    chars, is_continued = 0, False
+    for lines, is_blank, counts in batches:
+        pieces = []
         for line, blank in zip(lines, is_blank, strict=True):
             if not blank:
-                self._lines.append(line)
-                self._chars += len(line)
-            if blank or self._chars > MAX_DOCUMENT_CHARS:
-                if self._lines or self._is_continued:
-                    yield self._lines, self._is_continued, blank
-                self._lines, self._chars, self._is_continued = [], 0, not blank
+                held.append(line)
+                chars += len(line)
+            if blank or chars > MAX_DOCUMENT_CHARS:
+                if held or is_continued:
+                    pieces.append((held, is_continued, blank))
+                held, chars, is_continued = [], 0, not blank
+        yield pieces, counts
 
 
 def _filtered(
@@ -217,12 +214,11 @@ def _filtered(
     verdicts: UnitVerdicts | None,
 ) -> Iterator[tuple[list[str], list[bool], Counts]]:
     """Leaves out of batches of lines what the filters do not let through."""
-    pieces = _Pieces()
-    for lines, is_blank, counts in batches:
+    for pieces, counts in _pieces(batches):
         kept: list[str] = []
         ends: list[bool] = []
         dropped: Counter = Counter()
-        for piece, is_continued, is_end in pieces.add(lines, is_blank):
+        for piece, is_continued, is_end in pieces:
             problem = filters.problem_of(piece, is_continued) if piece else None
             if piece and not problem and verdicts:
                 problem, is_new = verdicts.next(len(piece))
@@ -246,9 +242,8 @@ def scan(unit: Unit, settings: BuildSettings) -> Iterator[list[str]]:
 
     They are those that `filters.compare` compares, and its verdicts are in their order.
     """
-    pieces = _Pieces()
-    for lines, is_blank, _ in _line_batches(unit, settings):
-        for piece, is_continued, _ in pieces.add(lines, is_blank):
+    for pieces, _ in _pieces(_line_batches(unit, settings)):
+        for piece, is_continued, _ in pieces:
             if piece and not settings.filters.problem_of(piece, is_continued):
                 yield piece
 
@@ -362,10 +357,6 @@ class ExampleBuilder:
         self._pending = ids[start:].copy()
         self._pending_ends = [end - start for end in current]
         return self._assemble(ids, finished, emitted_at)
-
-    def finish(self) -> Examples:
-        """Ends the document at the end of a file. Returns its last example, if any."""
-        return self.add_lines(np.zeros(0, np.int32), np.zeros(2, np.int64), [True])
 
     def _split(self, start: int, ends: list[int]) -> _Segments:
         """Deals lines, tokens `start` to `ends`, to the two segments.

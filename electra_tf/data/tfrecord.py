@@ -163,7 +163,7 @@ def damaged(path: str, damage: Damage) -> UserError:
     )
 
 
-def header_problem(header: bytes, bytes_left: int) -> str | None:
+def _header_problem(header: bytes, bytes_left: int) -> str | None:
     """Says what is wrong with a record's first 12 bytes, None if nothing is.
 
     `bytes_left` counts from the start of the record. A length beyond the end of the
@@ -180,7 +180,7 @@ def header_problem(header: bytes, bytes_left: int) -> str | None:
     return None
 
 
-def data_problem(record: bytes) -> str | None:
+def _data_problem(record: bytes) -> str | None:
     """Says what is wrong with a framed record whose header is sound."""
     length = _HEADER.unpack_from(record)[0]
     end = HEADER_BYTES + length
@@ -227,7 +227,7 @@ def scan(
     with open(path, "rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as m:
         position = 0
         while position < size:
-            problem = _problem_at(m, position, size, check_data=skip_damaged)
+            problem = problem_at(m, position, size, check_data=skip_damaged)
             if problem is None:
                 offsets.append(position)
                 position += _HEADER.unpack_from(m, position)[0] + FRAME_BYTES
@@ -236,26 +236,20 @@ def scan(
             if not skip_damaged:
                 raise damaged(path, damage)
             skipped.append(damage)
-            position = _next_sound(m, position + 1, size)
+            # Two checksums agree by chance once in 2^64 bytes.
+            rest = range(position + 1, size)
+            sound = (p for p in rest if problem_at(m, p, size) is None)
+            position = next(sound, size)
     return np.array([*offsets, size], np.int64), skipped
 
 
-def _problem_at(m: mmap.mmap, position: int, size: int, check_data: bool) -> str | None:
-    header = m[position : position + HEADER_BYTES]
-    problem = header_problem(header, size - position)
+def problem_at(
+    data: bytes | mmap.mmap, position: int, size: int, check_data: bool = True
+) -> str | None:
+    """Says what is wrong with the record that begins at a position of `size` bytes."""
+    header = data[position : position + HEADER_BYTES]
+    problem = _header_problem(header, size - position)
     if problem or not check_data:
         return problem
     end = position + FRAME_BYTES + _HEADER.unpack(header)[0]
-    return data_problem(m[position:end])
-
-
-def _next_sound(m: mmap.mmap, position: int, size: int) -> int:
-    """First byte at or after `position` where a sound record starts, else `size`.
-
-    Two checksums agree by chance once in 2^64 bytes.
-    """
-    while position < size:
-        if _problem_at(m, position, size, check_data=True) is None:
-            return position
-        position += 1
-    return size
+    return _data_problem(data[position:end])

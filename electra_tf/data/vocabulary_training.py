@@ -18,7 +18,7 @@ import json
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from electra_tf.errors import UserError
@@ -206,14 +206,29 @@ def train(
         pieces in the order they were learned, none of them too long to be exported.
         Printable ASCII is always spelled, so that no plain English word is [UNK].
     """
+    import tokenizers
+
     unused = [f"[unused{i}]" for i in range(num_unused)]
     room = vocab_size - len(SPECIAL_TOKENS) - len(unused)
     chars, inner = _alphabet(words, config, min_frequency, room)
     inner_pieces = [f"##{c}" for c in inner]
     tokens = [*SPECIAL_TOKENS, *unused, *chars, *inner_pieces]
     wanted = asked = vocab_size - len(tokens)
+    scale = max(1.0, sum(words.values()) / _MAX_REPEATED)
+    short = {*SPECIAL_TOKENS, *chars, *inner_pieces}
     while True:
-        learned = _learn(words, chars, inner_pieces, asked, min_frequency)
+        trainer = tokenizers.trainers.WordPieceTrainer(
+            vocab_size=len(short) + asked,
+            min_frequency=max(1, round(min_frequency / scale)),
+            special_tokens=[*SPECIAL_TOKENS, *inner_pieces],
+            initial_alphabet=list(chars),
+            show_progress=False,
+        )
+        learner = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=UNK))
+        learner.pre_tokenizer = tokenizers.pre_tokenizers.CharDelimiterSplit(" ")
+        learner.train_from_iterator(_repeated(words, set(chars), scale), trainer)
+        numbered = learner.get_vocab()
+        learned = sorted((t for t in numbered if t not in short), key=numbered.get)
         kept = [token for token in learned if not is_too_long(token)][:wanted]
         if len(kept) == wanted or len(learned) < asked:
             break
@@ -223,32 +238,6 @@ def train(
     num_padding = wanted - len(kept)
     tokens += [f"[unused{num_unused + i}]" for i in range(num_padding)]
     return Trained(tokens, num_padding)
-
-
-def _learn(
-    words: Counter,
-    chars: Sequence[str],
-    inner_pieces: Sequence[str],
-    count: int,
-    min_frequency: int,
-) -> list[str]:
-    """Pieces of more than one character, in their order; `count`, if there are."""
-    import tokenizers
-
-    scale = max(1.0, sum(words.values()) / _MAX_REPEATED)
-    short = {*SPECIAL_TOKENS, *chars, *inner_pieces}
-    trainer = tokenizers.trainers.WordPieceTrainer(
-        vocab_size=len(short) + count,
-        min_frequency=max(1, round(min_frequency / scale)),
-        special_tokens=[*SPECIAL_TOKENS, *inner_pieces],
-        initial_alphabet=list(chars),
-        show_progress=False,
-    )
-    learner = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=UNK))
-    learner.pre_tokenizer = tokenizers.pre_tokenizers.CharDelimiterSplit(" ")
-    learner.train_from_iterator(_repeated(words, set(chars), scale), trainer)
-    numbered = learner.get_vocab()
-    return sorted((t for t in numbered if t not in short), key=numbered.get)
 
 
 def _repeated(words: Counter, spelled: set[str], scale: float) -> Iterator[str]:
@@ -278,9 +267,8 @@ def _alphabet(
         inside.update(word[1:])
         for c in word:
             seen[c] += count
-    chars = {chr(c) for c in range(ord("!"), ord("~") + 1)}
-    if config.do_lower_case:
-        chars = {c.lower() for c in chars}
+    printable = map(chr, range(ord("!"), ord("~") + 1))
+    chars = {c.lower() if config.do_lower_case else c for c in printable}
     inside |= chars - _PUNCTUATION
     size = len(chars) + len(chars & inside)
     if size >= room:

@@ -50,9 +50,6 @@ class Job(NamedTuple):
     tasks: Sequence[Any]
     sizes: Sequence[int]
 
-    def title(self) -> str:
-        return self.name.replace("_", " ")
-
 
 class Runner(NamedTuple):
     """Who executes tasks: processes of this machine or, with its options, Beam."""
@@ -83,7 +80,7 @@ def run(folder: JobFolder, job: Job, runner: Runner) -> None:
             ):
                 progress.add(number)
         else:
-            print(f"{job.title()}: {len(left)} of {count} parts with Beam", flush=True)
+            print(f"{job.name}: {len(left)} of {count} parts with Beam", flush=True)
             beam.for_each(execute, tasks, folder.path, runner.beam_args)
     finally:
         folder.remove_partial()
@@ -131,6 +128,7 @@ class _Progress:
 
     def __init__(self, job: Job, finished: Sequence[int]):
         self._job, self._console = job, Console(sys.stderr)
+        self._name = job.name.replace("_", " ")
         self._parts = len(finished)
         self._bytes = self._first = sum(job.sizes[number] for number in finished)
         self._begin = time.monotonic()
@@ -147,7 +145,7 @@ class _Progress:
         seconds = max(1e-3, time.monotonic() - self._begin)
         parts, total = len(self._job.sizes), sum(self._job.sizes)
         speed = (self._bytes - self._first) / seconds
-        line = f"{self._job.title()}: "
+        line = f"{self._name}: "
         if parts > 1:
             line += f"{self._parts:,} of {parts:,} parts, "
         line += f"{self._bytes / 1e6:,.1f} of {total / 1e6:,.1f} MB, "

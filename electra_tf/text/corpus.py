@@ -7,10 +7,12 @@ Compressed files and tar archives are read so, too, to any depth; nothing goes t
 import bz2
 import codecs
 import contextlib
+import dataclasses
 import gzip
 import io
 import lzma
 import os
+import re
 import sys
 import tarfile
 import zlib
@@ -53,6 +55,7 @@ _PACKED = (b"\x1f\x8b", b"\xfd7zXZ\0", b"BZh", *_ZSTD)
 _MAX_ZSTD_WINDOW_LOG = 31  # of `zstd --long=31`, which large corpora are packed with
 
 STANDARD_INPUT = "standard input"
+_HIDDEN = re.compile(r"(^|/)\.(?!\.?(/|$))")  # a part of a path
 _COUNTING = "electra_tf.corpus"  # name of the error handler while it is in use
 
 
@@ -75,8 +78,13 @@ def list_files(corpus_dir: str | os.PathLike) -> list[str]:
         )
     paths = []
     seen: dict[str, str] = {}  # real path of a folder -> the path that led to it
-    walk = os.walk(corpus_dir, onerror=_unreadable, followlinks=True)
-    for folder, folders, names in walk:
+
+    def unreadable(error: OSError) -> None:
+        raise UserError(f"cannot read {error.filename}: {error.strerror}.")
+
+    for folder, folders, names in os.walk(
+        corpus_dir, onerror=unreadable, followlinks=True
+    ):
         first = seen.setdefault(os.path.realpath(folder), folder)
         if first != folder:
             raise UserError(
@@ -115,11 +123,7 @@ def _keep_saved_data_set(folder: str, folders: list[str], names: list[str]) -> N
             )
 
 
-def _unreadable(error: OSError) -> None:
-    raise UserError(f"cannot read {error.filename}: {error.strerror}.")
-
-
-def standard_input() -> BinaryIO:
+def _standard_input() -> BinaryIO:
     """The bytes of standard input; UserError where it is closed."""
     if sys.stdin is None:
         raise UserError("standard input is closed; name a file.")
@@ -144,6 +148,7 @@ def open_text(path: str | os.PathLike) -> BinaryIO:
         raise UserError(f"cannot read {e.filename}: {e.strerror}.") from None
 
 
+@dataclasses.dataclass
 class TextReader:
     """Iterates over a binary stream of UTF-8 text, as blocks of lines.
 
@@ -157,44 +162,34 @@ class TextReader:
         offset of what is not UTF-8; "replace" puts U+FFFD there, which tokenizers drop.
       start, end: read the lines that begin in these bytes only.
       place: says where the text is, in errors; by default, in the file of that name.
-      head: first bytes of a member of an archive, kept as an attribute.
+      head: first bytes of a member of an archive.
+      is_record: whether the text is a record, such as a line of JSON Lines, whose
+        blank lines separate paragraphs.
 
     Attributes:
-        name: as given.
-        is_record: whether the text is a record, such as a line of JSON Lines, whose
-          blank lines separate paragraphs.
         num_bytes: bytes read so far.
         num_replaced: bytes replaced so far, because they were not UTF-8.
     """
 
-    def __init__(
-        self,
-        stream: BinaryIO,
-        name: str,
-        encoding_errors: str = "strict",
-        start: int = 0,
-        end: int | None = None,
-        place: Callable[[], str] | None = None,
-        head: bytes = b"",
-    ):
-        self._stream = stream
-        self.name = name
-        self._place = place or (lambda: name)
-        self._errors = encoding_errors
-        self._start, self._end = start, end
-        self.is_record = False
-        self.head = head
-        self.num_bytes = 0
-        self.num_replaced = 0
+    stream: BinaryIO
+    name: str
+    encoding_errors: str = "strict"
+    start: int = 0
+    end: int | None = None
+    place: Callable[[], str] | None = None
+    head: bytes = b""
+    is_record: bool = False
+    num_bytes: int = 0
+    num_replaced: int = 0
 
     def __iter__(self) -> Iterator[list[str]]:
         position = self._seek_line()
         rest = b""  # of a line that was cut
         in_line = False  # A line that begins before `end` is read to its own end.
-        while in_line or self._end is None or position < self._end:
+        while in_line or self.end is None or position < self.end:
             wanted = BLOCK_BYTES
-            if self._end is not None:
-                wanted = max(0, min(wanted, self._end - position - len(rest)))
+            if self.end is not None:
+                wanted = max(0, min(wanted, self.end - position - len(rest)))
             block = rest + self._read(wanted)
             if not block:
                 return
@@ -209,22 +204,20 @@ class TextReader:
 
     def _seek_line(self) -> int:
         """Goes to the first line that begins at or after `start`."""
-        if not self._start:
+        if not self.start:
             return 0
-        self._stream.seek(self._start - 1)
-        while (part := self._stream.readline(BLOCK_BYTES)) and part[-1:] != b"\n":
+        self.stream.seek(self.start - 1)
+        while (part := self.stream.readline(BLOCK_BYTES)) and part[-1:] != b"\n":
             pass
-        return self._stream.tell()
+        return self.stream.tell()
 
     def _read(self, size: int) -> bytes:
         """Reads to the end of the line that holds the last of `size` bytes."""
-        try:
-            block = self._stream.read(size)
+        with _damage_named(self.name):
+            block = self.stream.read(size)
             if not block.endswith(b"\n"):
-                block += self._stream.readline(_MAX_LINE_BYTES)
-        except DAMAGED as e:
-            raise UserError(f"{self.name}: damaged ({e}).", EXIT_DAMAGED) from None
-        return block
+                block += self.stream.readline(_MAX_LINE_BYTES)
+            return block
 
     def _decode(self, block: bytes, position: int) -> list[str]:
         if position == 0 and block[:2] in UTF16:
@@ -234,9 +227,10 @@ class TextReader:
         try:
             text = block.decode("utf-8")
         except UnicodeDecodeError as e:
-            if self._errors == "strict":
+            if self.encoding_errors == "strict":
+                place = self.place() if self.place else self.name
                 raise UserError(
-                    f"{self._place()}: byte 0x{block[e.start]:02x} at offset "
+                    f"{place}: byte 0x{block[e.start]:02x} at offset "
                     f"{position + e.start} is not UTF-8 ({e.reason}).\nConvert the "
                     "file, if it is text at all; programs that read a corpus can also "
                     "go on without such bytes: --encoding-errors replace",
@@ -260,9 +254,8 @@ def record(
     text: bytes | None, name: str, encoding_errors: str, place: Callable[[], str]
 ) -> TextReader:
     """A reader of a record's text; None is an empty one."""
-    reader = TextReader(io.BytesIO(text or b""), name, encoding_errors, place=place)
-    reader.is_record = True
-    return reader
+    stream = io.BytesIO(text or b"")
+    return TextReader(stream, name, encoding_errors, place=place, is_record=True)
 
 
 def lines_before(path: str, start: int) -> int:
@@ -280,11 +273,9 @@ def lines_before(path: str, start: int) -> int:
 def describe_replaced(by_file: Mapping[str, int]) -> str:
     """How many bytes were replaced and where, in a few words; the most first."""
     most = sorted(by_file, key=by_file.get, reverse=True)
-    files = [f"{name} ({by_file[name]:,})" for name in most[:3]]
-    if len(most) > 3:
-        files.append(f"and {len(most) - 3:,} more files")
-    where = printable(", ".join(files))
-    return f"{sum(by_file.values()):,} bytes that were not UTF-8 in {where}"
+    where = printable(", ".join(f"{name} ({by_file[name]:,})" for name in most[:3]))
+    more = f", and {len(most) - 3:,} more files" if len(most) > 3 else ""
+    return f"{sum(by_file.values()):,} bytes that were not UTF-8 in {where}{more}"
 
 
 def _cut(block: bytes) -> tuple[bytes, bytes]:
@@ -325,13 +316,17 @@ def open_decompressed(path: str | os.PathLike | None) -> Iterator["Content"]:
     Raises UserError, of 65 if the bytes turn out to be damaged while they are read.
     """
     name = STANDARD_INPUT if path is None else os.fspath(path)
-    opened = open_text(path) if path else contextlib.nullcontext(standard_input())
-    with opened as raw:
-        try:
-            with _decompressed(raw, name) as stream:
-                yield stream
-        except DAMAGED as e:
-            raise UserError(f"{name}: damaged ({e}).", EXIT_DAMAGED) from None
+    opened = open_text(path) if path else contextlib.nullcontext(_standard_input())
+    with opened as raw, _damage_named(name), _decompressed(raw, name) as stream:
+        yield stream
+
+
+@contextlib.contextmanager
+def _damage_named(name: str) -> Iterator[None]:
+    try:
+        yield
+    except DAMAGED as e:
+        raise UserError(f"{name}: damaged ({e}).", EXIT_DAMAGED) from None
 
 
 def read_lines(
@@ -376,11 +371,9 @@ class Content(io.BufferedReader):
 
     @classmethod
     def of(cls, stream: Any) -> "Content":
-        """Reads as many bytes as tell what a stream is, in several reads if need be."""
-        head, rest = b"", stream
-        while rest and len(head) < _HEAD_BYTES:
-            part = stream.read(_HEAD_BYTES - len(head))
-            head, rest = head + part, rest if part else None
+        """Reads as many bytes as tell what a buffered stream is."""
+        head = stream.read(_HEAD_BYTES)
+        rest = stream if len(head) == _HEAD_BYTES else None
         content = cls(_Joint(head, rest), _BUFFER_BYTES)
         content.head = head
         return content
@@ -498,7 +491,7 @@ def _texts(
             for member in archive:
                 archive.members = []  # or it would remember them all
                 num_members += 1
-                if member.isreg() and not _is_hidden(member.name):
+                if member.isreg() and not _HIDDEN.search(member.name):
                     stream = archive.extractfile(member)
                     inner = f"{name}:{member.name}"
                     head = stream.peek(_HEAD_BYTES)[:_HEAD_BYTES]
@@ -517,14 +510,12 @@ def _texts(
 
 def _decompressed(raw: Any, path: str) -> Content:
     """The content of a file that may be compressed, as its first bytes show."""
-    try:
+    with _damage_named(path):
         content = Content.of(raw)
         while stream := _decompressor(content, path):
             content = Content.of(stream)
             content.is_compressed = True
         return content
-    except DAMAGED as e:
-        raise UserError(f"{path}: damaged ({e}).", EXIT_DAMAGED) from None
 
 
 def _decompressor(content: Content, path: str) -> Any:
@@ -542,7 +533,3 @@ def _decompressor(content: Content, path: str) -> Any:
         options = {zstd.DecompressionParameter.window_log_max: _MAX_ZSTD_WINDOW_LOG}
         return zstd.open(content, options=options)
     return None
-
-
-def _is_hidden(name: str) -> bool:
-    return any(p.startswith(".") and p not in (".", "..") for p in name.split("/"))

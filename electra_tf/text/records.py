@@ -106,21 +106,15 @@ def part_sizes(kind: str, path: str, key: str) -> list[int]:
         return sizes()
 
 
-def read_table(
-    kind: str,
-    path: str,
-    key: str,
-    start: int,
-    end: int,
-    encoding_errors: str = "strict",
-) -> Iterator[TextReader]:
-    """Yields a reader for each text in some parts of a table, nulls included."""
-    with _opened(kind, path, key) as (column, _, batches):
+def read_table(unit: Any, reading: Any) -> Iterator[TextReader]:
+    """Yields a reader for each text of a `Unit` of a table, nulls included."""
+    path, errors = unit.path, reading.encoding_errors
+    with _opened(unit.kind, path, reading.text_key) as (column, _, batches):
         import pyarrow as pa
         import pyarrow.compute as pc
 
         number = 0
-        for batch in batches(start, end):
+        for batch in batches(unit.start, unit.end):
             values = batch.column(0)
             for name in column[1:]:
                 values = pc.struct_field(values, name)
@@ -130,9 +124,9 @@ def read_table(
                 # As bytes, because it is not yet checked that they are UTF-8.
                 texts = values.slice(first, _ROWS).cast(pa.large_binary())
                 for text in texts.to_pylist():
-                    where = f"{path} from part {start} on row {number}"
+                    where = f"{path} from part {unit.start} on row {number}"
                     number += 1
-                    yield record(text, path, encoding_errors, lambda where=where: where)
+                    yield record(text, path, errors, lambda where=where: where)
 
 
 _Opened = tuple[list[str], Callable[[], list[int]], Callable[[int, int], Iterator[Any]]]
@@ -141,7 +135,6 @@ _Opened = tuple[list[str], Callable[[], list[int]], Callable[[int, int], Iterato
 @contextlib.contextmanager
 def _opened(kind: str, path: str, key: str) -> Iterator[_Opened]:
     """Names of a column, the sizes of its parts, and batches of it by their parts."""
-    _require_pyarrow(path)
     open_column = _parquet if kind == "parquet" else _arrow
     with _damage_named(path), open_column(path, key) as opened:
         yield opened
@@ -218,13 +211,6 @@ def _find(path: str, schema: Any, key: str) -> list[str]:
     return names
 
 
-def _require_pyarrow(path: str) -> None:
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError:
-        raise missing_package(path, "pyarrow") from None
-
-
 class Rows:
     """The rows of a Parquet file, each with its cells by column.
 
@@ -237,11 +223,10 @@ class Rows:
     """
 
     def __init__(self, path: str):
-        _require_pyarrow(path)
-        import pyarrow.parquet as pq
-
         self._path = path
         with _damage_named(path):
+            import pyarrow.parquet as pq
+
             self._file = pq.ParquetFile(path, buffer_size=_BUFFER_BYTES)
         schema = self._file.schema_arrow
         self.columns: list[str] = schema.names
@@ -280,8 +265,10 @@ def _element(feature: Any) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _damage_named(path: str) -> Iterator[None]:
-    import pyarrow as pa
-
+    try:
+        import pyarrow as pa
+    except ImportError:
+        raise missing_package(path, "pyarrow") from None
     try:
         yield
     except (pa.ArrowException, OSError) as e:
@@ -321,31 +308,27 @@ def open_tfds(
     return info.full_name, split.num_examples, int(split.num_bytes or 0)
 
 
-def read_tfds_documents(
-    spec: str,
-    data_dir: str | os.PathLike | None,
-    start: int,
-    end: int,
-    encoding_errors: str = "strict",
-) -> Iterator[TextReader]:
-    """Yields a reader for each of the documents `start` to `end` of "train"."""
+def read_tfds_documents(unit: Any, reading: Any) -> Iterator[TextReader]:
+    """Yields a reader for each of the documents of a `Unit`, a part of "train"."""
     import tensorflow_datasets as tfds
 
+    spec = unit.path
     field = spec.rpartition(":")[2].split("/")
     only: Any = True  # the nested dict that has tensorflow_datasets decode one feature
     for part in reversed(field):
         only = {part: only}
-    documents = _tfds_builder(spec, data_dir).as_dataset(
-        split=f"train[{start}:{end}]",
+    documents = _tfds_builder(spec, reading.tfds_data_dir).as_dataset(
+        split=f"train[{unit.start}:{unit.end}]",
         shuffle_files=False,
         read_config=tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False),
         decoders=tfds.decode.PartialDecoding(only),
     )
-    for index, document in enumerate(documents.as_numpy_iterator(), start):
+    for index, document in enumerate(documents.as_numpy_iterator(), unit.start):
         for part in field:
             document = document[part]
         place = f"{spec}[{index}]"
-        yield record(document, spec, encoding_errors, lambda place=place: place)
+        errors = reading.encoding_errors
+        yield record(document, spec, errors, lambda place=place: place)
 
 
 def _is_text(features, path: list[str]) -> bool:

@@ -137,17 +137,16 @@ def _lower(texts):
     special = f"(?s).*[{_CAPITAL_SIGMA}{_NEW_CAPITALS[1:-1]}].*"
     texts = tf.cond(
         tf.reduce_any(tf.strings.regex_full_match(texts, special)),
-        lambda: _lower_new_capitals(_lower_sigma(texts)),
+        lambda: _lower_new_capitals(texts),
         lambda: texts,
     )
     return tf.strings.lower(texts, encoding="utf-8")
 
 
-def _lower_sigma(texts):
-    """Lower-cases capital sigma: final in the last place of a word, else not.
-
-    ICU would, but knows the cased letters of its own version of Unicode only.
-    """
+def _lower_new_capitals(texts):
+    """Lower-cases what ICU in TensorFlow is too old to know."""
+    # Capital sigma: final in the last place of a word, else not. ICU would do it, but
+    # knows the cased letters of its own version of Unicode only.
     replace = tf.strings.regex_replace
     before_a_letter = f"{_CAPITAL_SIGMA}({_CASE_IGNORABLE}*{_CASED})"
     # Matches do not overlap: in a row of sigmas each pass sees every other one.
@@ -155,14 +154,9 @@ def _lower_sigma(texts):
         texts = replace(texts, before_a_letter, rf"{_SMALL_SIGMA}\1")
     after_a_letter = f"({_CASED}{_CASE_IGNORABLE}*){_CAPITAL_SIGMA}"
     texts = replace(texts, after_a_letter, rf"\1{_FINAL_SIGMA}")
-    return replace(texts, _CAPITAL_SIGMA, _SMALL_SIGMA)
-
-
-def _lower_new_capitals(texts):
-    """Lower-cases what ICU in TensorFlow is too old to know."""
+    texts = replace(texts, _CAPITAL_SIGMA, _SMALL_SIGMA)
     chars = tf.strings.unicode_decode(texts, "UTF-8")
-    flat = chars.flat_values
-    lower = flat
+    flat = lower = chars.flat_values
     for (first, last), step in unicode_classes.CAPITALS_OF_UNICODE_14:
         lower = tf.where((flat >= first) & (flat <= last), flat + step, lower)
     return tf.strings.unicode_encode(chars.with_flat_values(lower), "UTF-8")
@@ -200,7 +194,15 @@ def tokenize_with_offsets(tokenizer: TFTokenizer, texts: tf.Tensor) -> TokensInT
     character (a Hangul syllable falls into several) overlap.
     """
     words = tokenizer.split_words(texts)
-    ids, first_byte, end_byte = _pieces(tokenizer, words)
+    ids, first, end = tokenizer.wordpieces(words)
+    first, end = (tf.cast(b.flat_values, tf.int32) for b in (first, end))
+    length = tf.strings.length(words.flat_values)
+    word = ids.values.value_rowids()
+    # An unknown word is one piece; one beyond the limit was replaced before.
+    is_unknown = ids.flat_values == tokenizer.vocab.unk_id
+    before = tf.gather(tf.cumsum(length, exclusive=True), word)
+    first_byte = before + tf.where(is_unknown, 0, first)
+    end_byte = before + tf.where(is_unknown, tf.gather(length, word), end)
     texts = tf.strings.unicode_decode(texts, "UTF-8", errors="ignore")  # [n, (chars)]
     chars = _characters(tokenizer, texts.flat_values)
     start, end = _spans(chars, first_byte, end_byte, texts)
@@ -213,21 +215,6 @@ def tokenize_with_offsets(tokenizer: TFTokenizer, texts: tf.Tensor) -> TokensInT
         pieces.with_flat_values(end - row_start),
         pieces.with_flat_values(tf.strings.unicode_encode(inside, "UTF-8")),
     )
-
-
-def _pieces(tokenizer: TFTokenizer, words: tf.RaggedTensor):
-    """Ids, and the bytes of each piece in the words of the batch put together."""
-    ids, first, end = tokenizer.wordpieces(words)
-    length = tf.strings.length(words.flat_values)
-    word = ids.values.value_rowids()
-    # An unknown word is one piece; one beyond the limit was replaced before.
-    is_unknown = ids.flat_values == tokenizer.vocab.unk_id
-    before = tf.gather(tf.cumsum(length, exclusive=True), word)
-    first = tf.where(is_unknown, 0, tf.cast(first.flat_values, tf.int32))
-    end = tf.where(
-        is_unknown, tf.gather(length, word), tf.cast(end.flat_values, tf.int32)
-    )
-    return ids, before + first, before + end
 
 
 def _characters(tokenizer: TFTokenizer, code_points: tf.Tensor) -> _Characters:

@@ -280,7 +280,11 @@ class _WordMemory(dict):
     def __missing__(self, raw: str) -> bytes:
         words = raw.translate(_CLEAN).split()
         if words == [raw]:
-            ids = self._encode(raw)
+            tokenizer = self._tokenizer
+            parts = _split_word(raw, tokenizer.config)
+            pieces = [piece for part in parts for piece in tokenizer.wordpieces(part)]
+            ids = tokenizer.convert_tokens_to_ids(pieces)
+            ids = array.array("i", ids).tobytes()
         else:
             ids = b"".join([self[word] for word in words])
         # A run of ideographs is one raw word that will hardly come again; its
@@ -290,13 +294,6 @@ class _WordMemory(dict):
                 self.clear()
             self[raw] = ids
         return ids
-
-    def _encode(self, word: str) -> bytes:
-        tokenizer = self._tokenizer
-        pieces = []
-        for part in _split_word(word, tokenizer.config):
-            pieces += tokenizer.wordpieces(part)
-        return array.array("i", tokenizer.convert_tokens_to_ids(pieces)).tobytes()
 
 
 # What a network reads.

@@ -5,10 +5,9 @@ How a corpus is divided depends on its files alone, and every unit is read from 
 beginning to its end by one process: the output does not depend on the number of
 processes.
 
-A file's kind is recognised by its suffix or its first bytes; READERS has a reader for
-each kind. Text files have lines, and blank ones between
-documents. In JSON Lines, Parquet, Arrow and tensorflow_datasets each record is a
-document: its line ends separate lines, its blank lines paragraphs.
+A file's kind is recognised by its suffix or its first bytes. Text files have lines, and
+blank ones between documents. In JSON Lines, Parquet, Arrow and tensorflow_datasets each
+record is a document: its line ends separate lines, its blank lines paragraphs.
 """
 
 import hashlib
@@ -103,28 +102,11 @@ class Corpus(NamedTuple):
     num_bytes: int
     sha256: str
 
-    @property
-    def kind(self) -> str:
-        """The kinds of its units."""
-        return ", ".join(sorted({unit.kind for unit in self.units}))
-
     def facts(self) -> dict[str, Any]:
         """What makes two corpora the same, in JSON."""
-        facts = {"kind": self.kind, "files": self.num_files, "bytes": self.num_bytes}
+        kinds = ", ".join(sorted({unit.kind for unit in self.units}))
+        facts = {"kind": kinds, "files": self.num_files, "bytes": self.num_bytes}
         return facts | {"sha256": self.sha256}
-
-
-class Reader(NamedTuple):
-    """How files of one kind are read.
-
-    Attributes:
-        split: path, size, bytes of a piece, reading -> start, end and weight of the
-          file's units.
-        read: unit, reading -> a reader for each of its texts.
-    """
-
-    split: Callable[[str, int, int, Reading], Iterable[tuple[int, int, int]]]
-    read: Callable[[Unit, Reading], Iterator[TextReader]]
 
 
 def read_unit(unit: Unit, reading: Reading) -> Iterator[TextReader]:
@@ -132,7 +114,11 @@ def read_unit(unit: Unit, reading: Reading) -> Iterator[TextReader]:
 
     Raises UserError, naming the file and the place in it, for damaged files.
     """
-    return READERS[unit.kind].read(unit, reading)
+    if unit.kind in _TABLES.values():
+        return records.read_table(unit, reading)
+    if unit.kind == "tfds":
+        return records.read_tfds_documents(unit, reading)
+    return (_read_packed if unit.is_compressed else _read_lines)(unit, reading)
 
 
 def file_corpus(
@@ -146,7 +132,6 @@ def file_corpus(
       piece_bytes: longer files are cut; None: PIECE_BYTES.
     """
     step = piece_bytes or PIECE_BYTES
-    reading = Reading(text_key=text_key)
     odd: list[str] = []
 
     def kind_of(path: str) -> str:
@@ -161,9 +146,12 @@ def file_corpus(
                 kind = "compressed"
         return kind
 
-    found = of_files(
-        corpus_dir, kind_of, lambda k, p, n: READERS[k].split(p, n, step, reading)
-    )
+    def pieces(kind: str, path: str, size: int) -> Iterable[tuple[int, int, int]]:
+        if kind in _TABLES.values():
+            return _joined(records.part_sizes(kind, path, text_key), step)
+        return cut(size, step if kind in ("text", "json") else size)
+
+    found = of_files(corpus_dir, kind_of, pieces)
     if odd:
         more = f" ({len(odd) - 1:,} more files are like it)" if odd[1:] else ""
         print(shown(f"warning: {odd[0]}{more}"), flush=True)
@@ -313,41 +301,3 @@ def _read_packed(unit: Unit, reading: Reading) -> Iterator[TextReader]:
                 EXIT_DAMAGED,
             )
         yield from _documents(reader, kind, reading)
-
-
-def _table_reader(kind: str) -> Reader:
-    return Reader(
-        lambda path, size, step, reading: _joined(
-            records.part_sizes(kind, path, reading.text_key), step
-        ),
-        lambda unit, reading: records.read_table(
-            kind,
-            unit.path,
-            reading.text_key,
-            unit.start,
-            unit.end,
-            reading.encoding_errors,
-        ),
-    )
-
-
-_LINES = Reader(lambda path, size, step, reading: cut(size, step), _read_lines)
-_PACKED = Reader(lambda path, size, step, reading: cut(size, size), _read_packed)
-# Kind -> reader.
-READERS = {
-    "text": _LINES,
-    "json": _LINES,
-    "compressed": _PACKED,
-    "archive": _PACKED,
-    "parquet": _table_reader("parquet"),
-    "arrow": _table_reader("arrow"),
-    "tfds": _PACKED._replace(
-        read=lambda unit, reading: records.read_tfds_documents(
-            unit.path,
-            reading.tfds_data_dir,
-            unit.start,
-            unit.end,
-            reading.encoding_errors,
-        )
-    ),
-}

@@ -24,15 +24,7 @@ SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
 
 MAX_CHARS_PER_WORD = 200  # A longer word is [UNK].
 
-SPECIAL_NAMES = {
-    "cls_token": CLS,
-    "mask_token": MASK,
-    "pad_token": PAD,
-    "sep_token": SEP,
-    "unk_token": UNK,
-}
-# What the tokenizers here always do; None: what is left out means the same.
-_ALWAYS = {"tokenize_chinese_chars": (True, None), "do_basic_tokenize": (True, None)}
+SPECIAL_NAMES = {f"{t[1:-1].lower()}_token": t for t in sorted(SPECIAL_TOKENS)}
 # Longer words are [UNK]; BERT's 100 is passed over, as the original did.
 _MAX_CHARS = (100, MAX_CHARS_PER_WORD)
 # Of a token without its "##": tensorflow_text takes no longer ones.
@@ -130,14 +122,13 @@ class Vocabulary:
     @property
     def too_long(self) -> str | None:
         """Names a token that is too long for tensorflow_text; None: there is none."""
-        number = next((i for i, t in enumerate(self.tokens) if is_too_long(t)), None)
-        if number is None:
-            return None
-        token = self.tokens[number].removeprefix("##")
-        return (
-            f"{self.path}: token {number}, {token[:20]!r}..., has "
-            f"{len(token.encode())} bytes; tensorflow_text takes {_MAX_TOKEN_BYTES}"
-        )
+        for number, token in enumerate(self.tokens):
+            if is_too_long(token):
+                return (
+                    f"{self.path}: token {number}, {token[:20]!r}..., is longer than "
+                    f"the {_MAX_TOKEN_BYTES} bytes that tensorflow_text takes"
+                )
+        return None
 
     def notes(self) -> list[str]:
         """What a user should be told before it is used; not errors."""
@@ -149,8 +140,7 @@ class Vocabulary:
                 "the id of the last line, as in the original"
             )
         if self.too_long:
-            why = "so that no SavedModel of texts can be exported"
-            found.append(f"{self.too_long}, {why}")
+            found.append(f"{self.too_long}: no SavedModel of texts can be exported")
         return found
 
     def check_words(self) -> None:
@@ -191,33 +181,39 @@ def is_too_long(token: str) -> bool:
 
 def _read_tokens(path: str) -> list[str]:
     """Returns the checked lines of a vocabulary file."""
-    try:
-        with open(fetch_once(path), "rb") as f:
-            data = f.read()
-    except OSError as e:
-        raise UserError(f"cannot read the vocabulary {path}: {e.strerror}.") from None
+    data = read_file("vocabulary", path)
     if data.lstrip().startswith(b"{"):
         return _tokens_of_json(path, data)
+    # A blank line, such as U+2028, has its id, and no text gets it.
+    return [line.strip() or line.removesuffix("\r") for line in lines_in(path, data)]
+
+
+def read_file(what: str, path: str) -> bytes:
+    """The content of a file of tokens or words."""
+    try:
+        with open(fetch_once(path), "rb") as f:
+            return f.read()
+    except OSError as e:
+        raise UserError(f"cannot read the {what} {path}: {e.strerror}.") from None
+
+
+def lines_in(path: str, data: bytes) -> list[str]:
+    """The lines of a file, without blank ones at its end; UserError if none is left.
+
+    Raises UserError, naming the line, unless it is UTF-8.
+    """
     lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
     while lines and not lines[-1].strip():
         lines.pop()
     if not lines:
-        raise UserError(f"the vocabulary {path} is empty.")
-    # A blank line, such as U+2028, has its id, and no text gets it.
-    return [
-        stripped_line(line, f"{path} line {number}") or line.decode().removesuffix("\r")
-        for number, line in enumerate(lines, start=1)
-    ]
-
-
-def stripped_line(line: bytes, where: str) -> str:
-    """A line without white space around it; UserError unless it is UTF-8."""
+        raise UserError(f"{path} is empty.")
     try:
-        return line.decode("utf-8").strip()
+        return [line.decode() for line in lines]
     except UnicodeDecodeError as e:
+        number = lines.index(e.object) + 1
         raise UserError(
-            f"{where}: byte 0x{line[e.start]:02x} at position {e.start} is not UTF-8.\n"
-            "Convert the file to UTF-8."
+            f"{path} line {number}: byte 0x{e.object[e.start]:02x} at position "
+            f"{e.start} is not UTF-8.\nConvert the file to UTF-8."
         ) from None
 
 
@@ -260,13 +256,8 @@ def write_settings(
 
     `provenance` is what else is worth knowing: the tool's version, the corpus, counts.
     """
-    settings = {
-        "do_lower_case": config.do_lower_case,
-        "strip_accents": config.strip_accents,
-        "vocab_size": len(vocab),
-        "vocab_sha256": vocab.sha256,
-        **provenance,
-    }
+    facts = {"vocab_size": len(vocab), "vocab_sha256": vocab.sha256}
+    settings = config._asdict() | facts | provenance
     # ASCII: the name of a corpus may have bytes that are not UTF-8.
     text = json.dumps(settings, indent=2) + "\n"
     atomic_write(settings_path(vocab.path), text)
@@ -292,7 +283,6 @@ def read_settings(vocab: Vocabulary | str | os.PathLike) -> TokenizerConfig | No
             settings = json.load(f)
         lower = settings.get("do_lower_case", True)
         config = TokenizerConfig(lower, settings.get("strip_accents", lower))
-        sha256 = settings.get("vocab_sha256")
         if not all(isinstance(value, bool) for value in config):
             raise ValueError("do_lower_case and strip_accents are true or false")
         if not settings.keys() & {*config._fields}:
@@ -302,12 +292,8 @@ def read_settings(vocab: Vocabulary | str | os.PathLike) -> TokenizerConfig | No
             f"{path}: not readable as tokenizer settings ({e}).\nFix it, or remove it "
             "and give --do-lower-case and --strip-accents."
         ) from None
-    vocab.check_same(
-        sha256,
-        f"{path} was written",
-        "One of the two was replaced: bring back the right one, or remove the settings "
-        "file.",
-    )
+    advice = "One was replaced: bring back the right one, or remove the settings file."
+    vocab.check_same(settings.get("vocab_sha256"), f"{path} was written", advice)
     return config
 
 
@@ -380,50 +366,52 @@ def strips_accents(config: TokenizerConfig) -> bool:
     return config.do_lower_case and config.strip_accents
 
 
-def _normalizer(config: TokenizerConfig):
-    """Steps 1 and 2 of `text.tokenization`, by its tables of characters."""
-    from tokenizers import Regex, normalizers
+def fast_tokenizer(tokens: Sequence[str], config: TokenizerConfig):
+    """The tokenizer of distinct tokens as one of the package tokenizers.
 
-    white_space = unicode_classes.pattern(unicode_classes.WHITE_SPACE)
+    It does what `text.tokenization` says, by its tables of characters.
+    """
+    from tokenizers import (
+        AddedToken,
+        Regex,
+        Tokenizer,
+        decoders,
+        models,
+        normalizers,
+        pre_tokenizers,
+        processors,
+    )
+
+    def regex(*classes):
+        return Regex(unicode_classes.pattern(*classes))
+
+    ids = {token: i for i, token in enumerate(tokens)}
+    tokenizer = Tokenizer(
+        models.WordPiece(
+            vocab=ids, unk_token=UNK, max_input_chars_per_word=MAX_CHARS_PER_WORD
+        )
+    )
     steps = [
         normalizers.Replace(Regex(unicode_classes.VANISHING), ""),
-        normalizers.Replace(Regex(white_space), " "),
+        normalizers.Replace(regex(unicode_classes.WHITE_SPACE), " "),
     ]
     if config.do_lower_case:
         steps.append(normalizers.Lowercase())
     if strips_accents(config):
-        marks = unicode_classes.pattern(unicode_classes.NONSPACING_MARKS)
-        steps += [normalizers.NFD(), normalizers.Replace(Regex(marks), "")]
-    return normalizers.Sequence(steps)
-
-
-def _pre_tokenizer():
-    """Words, and each ideograph and each punctuation character by itself."""
-    from tokenizers import Regex, pre_tokenizers
-
-    alone = unicode_classes.PUNCTUATION, unicode_classes.IDEOGRAPHS
-    split = pre_tokenizers.Split(Regex(unicode_classes.pattern(*alone)), "isolated")
-    return pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), split])
-
-
-def fast_tokenizer(tokens: Sequence[str], config: TokenizerConfig):
-    """The tokenizer of distinct tokens as one of the package tokenizers."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, processors
-
-    ids = {token: i for i, token in enumerate(tokens)}
-    model = models.WordPiece(
-        vocab=ids, unk_token=UNK, max_input_chars_per_word=MAX_CHARS_PER_WORD
-    )
-    tokenizer = Tokenizer(model)
-    tokenizer.normalizer = _normalizer(config)
-    tokenizer.pre_tokenizer = _pre_tokenizer()
+        marks = regex(unicode_classes.NONSPACING_MARKS)
+        steps += [normalizers.NFD(), normalizers.Replace(marks, "")]
+    tokenizer.normalizer = normalizers.Sequence(steps)
+    alone = regex(unicode_classes.PUNCTUATION, unicode_classes.IDEOGRAPHS)
+    split = pre_tokenizers.Split(alone, "isolated")
+    words = pre_tokenizers.WhitespaceSplit()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, split])
     tokenizer.decoder = decoders.WordPiece(prefix="##")
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{CLS}:0 $A:0 {SEP}:0",
         pair=f"{CLS}:0 $A:0 {SEP}:0 $B:1 {SEP}:1",
         special_tokens=[(CLS, ids[CLS]), (SEP, ids[SEP])],
     )
-    special = [AddedToken(token, special=True) for token in (PAD, UNK, CLS, SEP, MASK)]
+    special = [AddedToken(token, special=True) for token in SPECIAL_TOKENS]
     tokenizer.add_special_tokens(special)
     return tokenizer
 
@@ -456,8 +444,8 @@ def config_of_bert(
         )
     if strip and not lower:
         raise refused_tokenizer(path, "strip_accents is true and do_lower_case false")
-    for name, allowed in _ALWAYS.items():
-        if settings.get(name) not in allowed:
+    for name in ("tokenize_chinese_chars", "do_basic_tokenize"):
+        if settings.get(name) not in (True, None):
             raise refused_tokenizer(path, f"{name} is {settings[name]!r}")
     # transformers does not split its special tokens anyway.
     if others := {*(settings.get("never_split") or ())} - {*SPECIAL_TOKENS}:
@@ -475,7 +463,10 @@ def config_of_json(content: dict[str, Any], path: str | os.PathLike) -> Tokenize
 
     Raises `UserError`, naming the difference, for one that does something else.
     """
-    _check_words(content, path)
+    limit = content.get("model", {}).get("max_input_chars_per_word", _MAX_CHARS[0])
+    if limit not in _MAX_CHARS:
+        raise refused_tokenizer(path, f"max_input_chars_per_word is {limit}")
+    check_added_tokens(content.get("added_tokens") or (), path)
     normalizer = content.get("normalizer") or {}
     splits = content.get("pre_tokenizer") or {}
     if normalizer.get("type") == "BertNormalizer":
@@ -483,25 +474,14 @@ def config_of_json(content: dict[str, Any], path: str | os.PathLike) -> Tokenize
             raise refused_tokenizer(path, f"pre_tokenizer is {splits.get('type')}")
         if not normalizer.get("clean_text", True):
             raise refused_tokenizer(path, "clean_text is false")
-        names = {
-            "do_lower_case": "lowercase",
-            "strip_accents": "strip_accents",
-            "tokenize_chinese_chars": "handle_chinese_chars",
-        }
+        names = {"do_lower_case": "lowercase", "strip_accents": "strip_accents"}
+        names["tokenize_chinese_chars"] = "handle_chinese_chars"
         return config_of_bert({k: normalizer.get(v) for k, v in names.items()}, path)
     for config in _SETTINGS:
         ours = json.loads(fast_tokenizer(SPECIAL_TOKENS, config).to_str())
         if (ours["normalizer"], ours["pre_tokenizer"]) == (normalizer, splits):
             return config
     raise refused_tokenizer(path, f"normalizer is {normalizer.get('type')}")
-
-
-def _check_words(content: dict[str, Any], path: str | os.PathLike) -> None:
-    """Refuses what makes other pieces of the same words."""
-    limit = content.get("model", {}).get("max_input_chars_per_word", _MAX_CHARS[0])
-    if limit not in _MAX_CHARS:
-        raise refused_tokenizer(path, f"max_input_chars_per_word is {limit}")
-    check_added_tokens(content.get("added_tokens") or (), path)
 
 
 def check_added_tokens(tokens: Iterable[Any], path: str | os.PathLike) -> None:

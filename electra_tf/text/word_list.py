@@ -13,9 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from electra_tf.errors import UserError
-from electra_tf.storage.remote import fetch_once
 from electra_tf.text.tokenization import basic_tokenize
-from electra_tf.text.vocabulary import Vocabulary, resolve_settings, stripped_line
+from electra_tf.text.vocabulary import Vocabulary, lines_in, read_file, resolve_settings
 
 # Thai and Lao, Burmese, Khmer, kana with the marks of their block: what the tokenizer
 # leaves together although words end in it. Ideographs it splits.
@@ -84,24 +83,15 @@ def load(path: str, vocab: Vocabulary, do_lower_case: bool) -> WordList:
 
 def _read(path: str) -> tuple[list[str], str]:
     """The words of a file, at least one, and its sha256."""
-    try:
-        with open(fetch_once(path), "rb") as f:
-            data = f.read()
-    except OSError as e:
-        raise UserError(f"cannot read the word_list {path}: {e.strerror}.") from None
-    words = []
-    lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    for number, line in enumerate(lines, start=1):
-        word = stripped_line(line, f"{path} line {number}")
+    data = read_file("word_list", path)
+    words = [line.strip() for line in lines_in(path, data)]
+    for number, word in enumerate(words, start=1):
         if len(word.split()) > 1:
             raise UserError(
                 f"{path} line {number} ({word[:40]!r}) has white space in it.\nA "
                 "word_list has one word a line, without frequencies and tags."
             )
-        words += [word] if word else []
-    if not words:
-        raise UserError(f"the word_list {path} is empty.\nIt has one word a line.")
-    return words, hashlib.sha256(data).hexdigest()
+    return list(filter(None, words)), hashlib.sha256(data).hexdigest()
 
 
 def _add(parts: tuple, ids: dict, longest: int, states: dict, moves: dict) -> None:

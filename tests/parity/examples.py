@@ -71,7 +71,9 @@ def _build_file(builder: ExampleBuilder, corpus, case, vocab: Vocabulary) -> Exa
         lines = [line for line in f if line.strip() or case["blanks_separate_docs"]]
     blank = [not line.strip() for line in lines]
     parts = [builder.add_lines(*tokenizer.tokenize_lines(lines), blank)]
-    parts.append(builder.finish())
+    parts.append(
+        builder.add_lines(np.zeros(0, np.int32), np.zeros(2, np.int64), [True])
+    )
     parts[1].emitted_at[:] = len(lines)
     return Examples(*map(np.concatenate, zip(*parts, strict=True)))
 

@@ -172,11 +172,11 @@ def test_units_are_dealt_evenly_to_shards():
         parts = [Unit("text", str(i), str(i), 0, n, n) for i, n in enumerate(sizes)]
         count = rng.randrange(1, 20)
         groups = dataset_building.deal(parts, count, 1)
-        assert sorted(u for g in groups for u in g.units) == sorted(parts)
-        assert [s for g in groups for s in g.shards] == list(range(count))
-        for group in groups:
-            weight = sum(unit.weight for unit in group.units)
-            assert weight <= sum(sizes) / count * len(group.shards) + max(sizes)
+        assert sorted(u for group, _ in groups for u in group) == sorted(parts)
+        assert [s for _, own in groups for s in own] == list(range(count))
+        for group, own in groups:
+            weight = sum(unit.weight for unit in group)
+            assert weight <= sum(sizes) / count * len(own) + max(sizes)
 
 
 def test_long_files_are_cut_into_pieces(tmp_path, monkeypatch):

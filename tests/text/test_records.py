@@ -5,6 +5,7 @@ import pytest
 
 from electra_tf.errors import UserError
 from electra_tf.text import records
+from electra_tf.text.units import Reading, Unit
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +18,8 @@ def tfds_dir(tmp_path_factory):
 
 
 def documents(spec, folder, start=0, end=40):
-    readers = records.read_tfds_documents(spec, folder, start, end)
+    unit = Unit("tfds", spec, spec, start, end, 1)
+    readers = records.read_tfds_documents(unit, Reading(tfds_data_dir=folder))
     return ["\n".join(line for block in reader for line in block) for reader in readers]
 
 
