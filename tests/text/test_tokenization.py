@@ -221,11 +221,10 @@ class TestFastPaths:
         assert ops.to_list() == []
 
     def test_tokens_too_long_for_tensorflow_are_refused(self, tiny):
-        for token, size in (("##" + "ก" * 85, 255), ("q" * 256, 256)):
+        for token in ("##" + "ก" * 85, "q" * 256):
             assert tf_tokenization.TFTokenizer(Vocabulary((*tiny.tokens, token)))
             longer = Vocabulary((*tiny.tokens, token, token + token[-1]), "v.txt")
-            size += len(token[-1].encode())
-            says = f"v.txt: token {len(tiny) + 1}, .*has {size} bytes"
+            says = f"v.txt: token {len(tiny) + 1}, .*is longer than the 256 bytes"
             with pytest.raises(UserError, match=f"{says}.*\n.*--what encoder"):
                 tf_tokenization.TFTokenizer(longer)
 
