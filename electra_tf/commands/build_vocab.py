@@ -15,7 +15,7 @@ from absl import flags
 
 import electra_tf
 from electra_tf import cli
-from electra_tf.commands import building, shared_flags
+from electra_tf.commands import shared_flags
 from electra_tf.errors import EXIT_FLAGS, UserError
 from electra_tf.paths import shown
 from electra_tf.storage.files import check_place
@@ -31,7 +31,7 @@ from electra_tf.text.vocabulary import (
     write_tokens,
 )
 
-_CORPUS = building.define_corpus()
+_CORPUS = shared_flags.define_corpus()
 _VOCAB_SIZE = flags.DEFINE_integer(
     "vocab_size", 30522, "Number of tokens, special ones included.", lower_bound=1
 )
@@ -60,7 +60,7 @@ _NUM_PROCESSES = flags.DEFINE_integer(
     "num_processes", None, "Processes that count words (default: one per core)."
 )
 _BEAM_ARGS = shared_flags.define_runner()
-_ENCODING_ERRORS = building.define_encoding_errors()
+_ENCODING_ERRORS = shared_flags.define_encoding_errors()
 _OVERWRITE = flags.DEFINE_boolean(
     "overwrite", False, "Replace the output file if it exists."
 )

@@ -1,12 +1,115 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The objectives: what must be known of each without building it.
+"""Objectives and kinds of generator: what must be known of each without building it.
 
 A new objective is a class in electra_tf/pretrain/ (`objectives.Objective` is the
-contract) and a row here: what configs, FLOP counts and readers of checkpoints need to
-know before TensorFlow is imported.
+contract) and a row of `OBJECTIVES`; a new generator a class in
+electra_tf/pretrain/generators.py (`Generator`) and a row of `GENERATORS`: what configs,
+FLOP counts and readers of checkpoints need to know before TensorFlow is imported.
+
+The original's booleans for both, and for `embedding_sharing`, are accepted wherever
+hparams are read, and translated there, once.
 """
 
+import dataclasses
+from collections.abc import Mapping
 from typing import Any, NamedTuple
+
+from electra_tf.config.hparams import identity, show
+from electra_tf.errors import UserError
+
+# The objectives in which the main network reads what any generator put in the text.
+_ANY = ("electra", "electra_15", "electra_sentence", "replace_mlm", "all_tokens_mlm")
+_ANY += ("corrective_lm", "multi_choice")
+ENCODER = "electra"  # the scope of the main network's encoder
+MASKED_LM_HEAD = "generator_predictions"
+
+
+class GeneratorKind(NamedTuple):
+    """What is known of a kind of generator.
+
+    Attributes:
+      implementation: the class in electra_tf.pretrain.generators.
+      objectives: those it can be trained with; the first is the one that its weights
+        are taken for where nothing else says it.
+      original: the original's hparams as they are with it.
+      is_originals: whether the original has it.
+      encoders: scopes of its encoders' weights.
+      head: scope of its other weights, None if it has none.
+      needs_token_counts: whether it must know how often each token is in the data.
+      predicts: the share of positions that its softmax over the vocabulary is computed
+        at: "masked", "all" or "none".
+    """
+
+    implementation: str
+    objectives: tuple[str, ...]
+    original: dict[str, bool]
+    is_originals: bool = True
+    encoders: tuple[str, ...] = ()
+    head: str | None = None
+    predicts: str = "none"
+    needs_token_counts: bool = False
+
+    @property
+    def has_own_encoders(self) -> bool:
+        """Whether it has encoders of the shape that the generator_* hparams give."""
+        return any(scope != ENCODER for scope in self.encoders)
+
+    @property
+    def scopes(self) -> set[str]:
+        """The scopes of all weights that are the generator's alone."""
+        return {*self.encoders, *filter(None, [self.head])} - {ENCODER}
+
+
+def _original(uniform=False, two_tower=False, untied=True) -> dict[str, bool]:
+    return {
+        "uniform_generator": uniform,
+        "two_tower_generator": two_tower,
+        "untied_generator": untied,
+    }
+
+
+GENERATORS = {
+    "masked_lm": GeneratorKind(
+        "MaskedLMGenerator",
+        (*_ANY, "two_stage", "adversarial", "frozen_generator"),
+        _original(),
+        encoders=("generator",),
+        head=MASKED_LM_HEAD,
+        predicts="masked",
+    ),
+    "tied": GeneratorKind(
+        "TiedGenerator",
+        (*_ANY, "mlm"),
+        _original(untied=False),
+        encoders=(ENCODER,),
+        head=MASKED_LM_HEAD,
+        predicts="masked",
+    ),
+    "two_tower": GeneratorKind(
+        "TwoTowerGenerator",
+        ("electric", *_ANY, "two_tower"),
+        _original(two_tower=True),
+        encoders=("generator_ltr", "generator_rtl"),
+        head="cloze_predictions",
+        predicts="all",
+    ),
+    "uniform": GeneratorKind("UniformGenerator", _ANY, _original(uniform=True)),
+    "unigram": GeneratorKind(
+        "UnigramGenerator",
+        (*_ANY, "electric"),
+        _original(),
+        is_originals=False,
+        head="unigram_generator",
+        needs_token_counts=True,
+    ),
+}
+
+
+def by_scopes(scopes: set[str]) -> str:
+    """The kind whose weights are among those of a model with these scopes."""
+    found = [name for name, kind in GENERATORS.items() if kind.scopes <= scopes]
+    return max(found, key=lambda name: len(GENERATORS[name].scopes))
+
 
 DISCRIMINATOR_HEAD = "discriminator_predictions"
 TOKEN_HEAD = "token_predictions"
@@ -130,3 +233,104 @@ def by_heads(scopes: set[str]) -> str | None:
     known = {head for kind in OBJECTIVES.values() for head in kind.heads}
     found = [n for n, kind in OBJECTIVES.items() if set(kind.heads) == known & scopes]
     return found[0] if len(found) == 1 and known & scopes else None
+
+
+@dataclasses.dataclass(frozen=True)
+class OriginalHparams:
+    """The booleans; `translated` gives what they stand for."""
+
+    electra_objective: bool = identity(True, "`objective` electra; false: mlm.")
+    electric_objective: bool = identity(False, "`objective` electric.")
+    uniform_generator: bool = identity(False, "`generator` uniform.")
+    two_tower_generator: bool = identity(False, "`generator` two_tower.")
+    untied_generator: bool = identity(True, "The usual `generator`; false: tied.")
+    untied_generator_embeddings: bool = identity(False, "`embedding_sharing` untied.")
+
+
+ORIGINAL_NAMES = frozenset(field.name for field in dataclasses.fields(OriginalHparams))
+# (boolean, its value, what it chooses); the first that is given counts. None: usual.
+_CHOICES = {
+    "objective": (
+        ("electric_objective", True, "electric"),
+        ("electra_objective", False, "mlm"),
+        ("electra_objective", True, "electra"),
+    ),
+    "generator": (
+        ("uniform_generator", True, "uniform"),
+        ("two_tower_generator", True, "two_tower"),
+        ("untied_generator", False, "tied"),
+        ("untied_generator", True, None),
+    ),
+    "embedding_sharing": (
+        ("untied_generator_embeddings", True, "untied"),
+        ("untied_generator_embeddings", False, "shared"),
+    ),
+}
+
+
+def translated(hparams: Mapping[str, Any]) -> dict[str, Any]:
+    """The same hparams without the original's booleans.
+
+    Raises a UserError for objective, generator and booleans that contradict each other.
+    """
+    given = {
+        n: v for n, v in hparams.items() if n in ORIGINAL_NAMES or n in _CHOICES and v
+    }
+    found = {name: v for name, v in hparams.items() if name not in ORIGINAL_NAMES}
+    for name, choices in _CHOICES.items():
+        fitting = [c for boolean, v, c in choices if hparams.get(boolean) is v]
+        if fitting and not found.get(name):
+            found[name] = fitting[0]
+    objective = found.get("objective") or "electra"
+    kind = OBJECTIVES[objective]
+    if "generator" in found and found["generator"] is None:
+        found["generator"] = kind.generator
+    generator = found.get("generator", kind.generator)
+    if objective not in GENERATORS[generator].objectives:
+        takes = [n for n, kind in GENERATORS.items() if objective in kind.objectives]
+        raise UserError(
+            f"{_shown(given)} exclude each other: with objective {objective} goes "
+            f"generator {' or '.join(takes)}"
+        )
+    usual = kind.needs.get("embedding_sharing", found.get("embedding_sharing"))
+    sharing = hparams.get("embedding_sharing", usual)
+    expected = kind.original | {"untied_generator_embeddings": sharing == "untied"}
+    if objective != "mlm":
+        expected |= GENERATORS[generator].original
+    for name, value in expected.items():
+        if hparams.get(name, value) != value:
+            implied = {"objective": objective, "generator": generator}
+            others = {**implied, **given}
+            wrong = {name: others.pop(name)}
+            raise UserError(
+                f"{_shown(others)} exclude {_shown(wrong)}: leave {name} out"
+            )
+    return found
+
+
+def overridden(
+    config: Mapping[str, Any], hparams: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """The checked hparams of --config without what booleans in --hparams change."""
+    found, hparams = dict(config), hparams or {}
+
+    def differs(booleans: Mapping[str, bool]) -> bool:
+        return any(
+            hparams.get(name, value) != value for name, value in booleans.items()
+        )
+
+    kind = OBJECTIVES[found.get("objective", "electra")]
+    if differs(kind.original):
+        found.pop("objective", None)
+        if found.get("generator") == kind.generator:
+            del found["generator"]
+    generator = found.get("generator")
+    if generator and differs(GENERATORS[generator].original):
+        del found["generator"]
+    if "untied_generator_embeddings" in hparams:
+        found.pop("embedding_sharing", None)
+    return found
+
+
+def _shown(hparams: Mapping[str, Any]) -> str:
+    return " and ".join(f"{name} {show(value)}" for name, value in hparams.items())

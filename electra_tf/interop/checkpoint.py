@@ -24,8 +24,7 @@ import numpy as np
 from electra_tf import startup
 from electra_tf.config import objectives
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.config.generators import GENERATORS, MASKED_LM_HEAD
-from electra_tf.config.objectives import OBJECTIVES
+from electra_tf.config.objectives import GENERATORS, MASKED_LM_HEAD, OBJECTIVES
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import say_nothing
 from electra_tf.errors import EXIT_DAMAGED, UserError

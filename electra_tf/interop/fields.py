@@ -13,11 +13,16 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from electra_tf.config.generators import ENCODER, GENERATORS, by_scopes
 from electra_tf.config.hparams import IDENTITY
 from electra_tf.config.model import SIZES, ModelConfig, model_config
-from electra_tf.config.objectives import DISCRIMINATOR_HEAD, by_heads
-from electra_tf.config.original import translated
+from electra_tf.config.objectives import (
+    DISCRIMINATOR_HEAD,
+    ENCODER,
+    GENERATORS,
+    by_heads,
+    by_scopes,
+    translated,
+)
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import UserError
 

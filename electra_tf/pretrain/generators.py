@@ -17,8 +17,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from electra_tf.config.generators import GENERATORS, MASKED_LM_HEAD
 from electra_tf.config.model import ModelConfig
+from electra_tf.config.objectives import GENERATORS, MASKED_LM_HEAD
 from electra_tf.model.dropout import fold_in
 from electra_tf.model.encoder import TextEncoder
 from electra_tf.model.serialization import serializable

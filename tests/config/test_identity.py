@@ -8,11 +8,9 @@ from dataclasses import fields
 import pytest
 
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.config.generators import GENERATORS
 from electra_tf.config.hparams import Role, applicable, default_of, hparam
 from electra_tf.config.model import ModelConfig
-from electra_tf.config.objectives import OBJECTIVES
-from electra_tf.config.original import translated
+from electra_tf.config.objectives import GENERATORS, OBJECTIVES, translated
 from electra_tf.config.pretraining import PretrainingConfig
 from tests.config.test_pretraining import make
 from tests.helpers.runs import ROOT

@@ -7,10 +7,8 @@ import os
 
 import pytest
 
-from electra_tf.config import original
 from electra_tf.config import run as recipes
-from electra_tf.config.generators import GENERATORS
-from electra_tf.config.objectives import OBJECTIVES
+from electra_tf.config.objectives import GENERATORS, OBJECTIVES, ORIGINAL_NAMES
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_CONFIG, UserError
 from electra_tf.pretrain import flops as flops_lib
@@ -216,7 +214,7 @@ def test_new_and_original_spellings_are_the_same_run():
     config = {"electra_objective": False, "untied_generator": False}
     assert make({}, config).objective == "mlm"
     assert make({"electra_objective": True}, config).generator == "tied"
-    assert not original.NAMES & electric.to_dict().keys()
+    assert not ORIGINAL_NAMES & electric.to_dict().keys()
 
 
 @pytest.mark.parametrize(

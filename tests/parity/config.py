@@ -9,9 +9,8 @@ from typing import Any
 
 from electra_tf.config import pretraining as config_lib
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.config.generators import GENERATORS
 from electra_tf.config.model import generator_config, model_config
-from electra_tf.config.objectives import OBJECTIVES
+from electra_tf.config.objectives import GENERATORS, OBJECTIVES
 from electra_tf.errors import UserError
 from electra_tf.pretrain import flops as flops_lib
 from tests.parity.rows import Row, equal, read_json

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from electra_tf.config.generators import GENERATORS
 from electra_tf.config.objectives import (
     CORRECTION_HEAD,
+    GENERATORS,
     OBJECTIVES,
     SELECTION_HEAD,
     TOKEN_HEAD,
