@@ -88,9 +88,8 @@ def filter_import() -> None:
 
 # Module -> its classes that Keras's registry has.
 CLASSES = {
-    "finetune.heads": "ClassificationHead MultilabelHead QuestionAnsweringHead "
-    "RegressionHead TaggingHead",
-    "finetune.model": "FinetuningModel",
+    "finetune.model": "ClassificationHead FinetuningModel MultilabelHead "
+    "QuestionAnsweringHead RegressionHead TaggingHead",
     "model.encoder": "DisentangledEmbeddings Embeddings Encoder TextEncoder",
     "model.transformer_layer": "Attention Intermediate LayerNorm Residual "
     "SelfAttention TransformerLayer _Dense",

@@ -35,8 +35,9 @@ from electra_tf.config.hparams import read_hparams
 from electra_tf.config.run import run_directory
 from electra_tf.console import Console
 from electra_tf.errors import UserError
-from electra_tf.finetune import initial_weights
 from electra_tf.finetune.registry import originals_with_data
+from electra_tf.finetune.run import hparams_of
+from electra_tf.interop import readers
 from electra_tf.interop.checkpoint import CheckpointInfo
 from electra_tf.processes import Commands, run_commands
 from electra_tf.storage.files import atomic_write
@@ -128,7 +129,7 @@ def initial_model(
     """The model that runs start from, or None for random weights."""
     place = _DATA_DIR.value, _MODEL_NAME.value
     start = FinetuningConfig.weights_of(*place, dict(hparams))
-    return None if start is None else initial_weights.find(start, console.log)
+    return None if start is None else readers.find(start, console.log)
 
 
 def make(
@@ -175,7 +176,7 @@ def shape_of_model(hparams: Mapping[str, Any], console: Console) -> Mapping[str,
     if model is None:
         return hparams
     usual = os.path.join(_DATA_DIR.value, "vocab.txt")
-    return initial_weights.hparams_of(model, hparams, usual, console.log)
+    return hparams_of(model, hparams, usual, console.log)
 
 
 def learning_rate(
@@ -250,7 +251,7 @@ def untrained(
     drawn = {k: v for k, v in model.known.items() if k == "initializer_range"}
     overrides = drawn | hparams.get("model_hparam_overrides", {})
     given = {**hparams, "model_hparam_overrides": overrides}
-    shape = initial_weights.hparams_of(model, given, vocab_file, console.log)
+    shape = hparams_of(model, given, vocab_file, console.log)
     return given | shape | {"init_checkpoint": None}
 
 

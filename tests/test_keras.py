@@ -164,6 +164,18 @@ def test_another_loss_or_metric_is_refused(options):
         tiny_model().compile("adam", **options)
 
 
+def test_networks_are_exported_and_a_training_step_is_not(tmp_path):
+    model = tiny_model()
+    with pytest.raises(ValueError, match="PretrainedModel.*save"):
+        model.export(tmp_path / "step")
+    ids = keras.Input((8,), dtype="int32")
+    states = keras.Model(ids, model.electra(ids).sequence_output)
+    states.export(tmp_path / "encoder", verbose=False)
+    given = np.arange(16, dtype=np.int32).reshape(2, 8)
+    loaded = tf.saved_model.load(tmp_path / "encoder")
+    np.testing.assert_allclose(loaded.serve(given), states(given), rtol=1e-5, atol=1e-6)
+
+
 def test_running_metrics_are_those_of_an_evaluation():
     model, sums = tiny_model(), []
     for seed in range(3):

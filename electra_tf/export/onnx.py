@@ -24,7 +24,7 @@ from electra_tf.export import finetuned_task, saved_model
 from electra_tf.export.finetuned_task import ExportedTask
 from electra_tf.export.formats import ExportRequest
 from electra_tf.export.signatures import NAMES, Check
-from electra_tf.finetune.heads import IMPOSSIBLE_POSITION
+from electra_tf.finetune.model import IMPOSSIBLE_POSITION
 from electra_tf.inference import huggingface_heads
 from electra_tf.interop import networks, readers, verification
 from electra_tf.interop.checkpoint import (

@@ -73,37 +73,21 @@ def make_dataset(
     def batch(step):
         types = [store[name].dtype for name in names]
         arrays = tf.numpy_function(load, [step], types)
-        found = {}
-        for name, array in zip(names, arrays, strict=True):
-            shape = loader.shape(name)
-            array = tf.ensure_shape(array, [batch_size, *shape])
-            if num_replicas > 1:
-                size = batch_size // num_replicas
-                tail = tf.shape(array)[1:]
-                array = tf.reshape(array, tf.concat([[num_replicas, size], tail], 0))
-                array = tf.ensure_shape(array, [num_replicas, size, *shape])
-                each = num_replicas // replica_slice[1]
-                array = array[replica_slice[0] * each : (replica_slice[0] + 1) * each]
-            found[name] = array
+        found = {
+            name: tf.ensure_shape(array, [batch_size, *loader.shape(name)])
+            for name, array in zip(names, arrays, strict=True)
+        }
+        if num_replicas > 1:  # the parts of this input pipeline's replicas
+            each = batch_size // replica_slice[1]
+            own = slice(replica_slice[0] * each, (replica_slice[0] + 1) * each)
+            found = {name: array[own] for name, array in found.items()}
         return found
 
     dataset = tf.data.Dataset.range(start_step, _ENDLESS)
     dataset = dataset.map(batch, num_parallel_calls=2, deterministic=True)
     if num_replicas > 1:
-        dataset = dataset.unbatch()
+        dataset = dataset.unbatch().batch(batch_size // num_replicas, True)
     return dataset.prefetch(4)
-
-
-def specs_of(store: FeatureStore, batch_size: int) -> dict[str, tf.TensorSpec]:
-    """What batches of a store may be, whatever their lengths."""
-    loader = _BatchLoader(store, batch_size)
-    return {
-        name: tf.TensorSpec(
-            [batch_size, *([None] if name in _PER_TOKEN else loader.shape(name))],
-            store[name].dtype,
-        )
-        for name in loader.names
-    }
 
 
 class _BatchLoader:
@@ -144,23 +128,16 @@ class _BatchLoader:
 
 
 def training_buckets(
-    config: FinetuningConfig,
-    lengths: np.ndarray,
-    *,
-    steps: int,
-    seed: int,
-    is_compiled: bool,
+    config, lengths: np.ndarray, *, steps: int, seed: int, is_compiled: bool
 ) -> tuple[int, ...]:
     """The lengths for a training run of `steps` batches.
 
     Args:
       lengths: int [n], tokens of each example.
     """
-    if config.length_buckets is not None:
-        return _given(config)
+    if config.length_buckets is not None or not is_compiled:
+        return evaluation_buckets(config, lengths)
     longest = _rounded(int(lengths.max()), config)
-    if not is_compiled:
-        return _all_up_to(longest, config)
     if config.gradient_accumulation_steps > 1:
         return (longest,)  # its parts are cut from batches of one known length
     size, n = config.train_batch_size, len(lengths)
@@ -175,24 +152,13 @@ def training_buckets(
     return (longest,)
 
 
-def evaluation_buckets(
-    config: FinetuningConfig, lengths: np.ndarray
-) -> tuple[int, ...]:
-    """The lengths for an evaluation, which is not compiled."""
-    if config.length_buckets is not None:
-        return _given(config)
-    return _all_up_to(_rounded(int(lengths.max()), config), config)
-
-
-def _given(config: FinetuningConfig) -> tuple[int, ...]:
-    """The lengths that the user chose, and max_seq_length."""
-    shorter = {n for n in config.length_buckets if n < config.max_seq_length}
-    return (*sorted(shorter), config.max_seq_length)
-
-
-def _all_up_to(longest: int, config: FinetuningConfig) -> tuple[int, ...]:
-    first = _rounded(_STEP, config)
-    return (*range(first, longest, _STEP), longest)
+def evaluation_buckets(config, lengths: np.ndarray) -> tuple[int, ...]:
+    """The lengths that the user chose and max_seq_length, else all multiples."""
+    longest, given = config.max_seq_length, config.length_buckets
+    if given is not None:
+        return (*sorted({n for n in given if n < longest}), longest)
+    longest = _rounded(int(lengths.max()), config)
+    return (*range(_rounded(_STEP, config), longest, _STEP), longest)
 
 
 def _rounded(length: int, config: FinetuningConfig) -> int:
@@ -236,7 +202,9 @@ def head_outputs(
     """
     size = config.eval_batch_size
     loader = _BatchLoader(store, size, evaluation_buckets(config, store.lengths))
-    outputs = model.traced(task_name, specs_of(store, size))
+    shapes = {n: [None] if n in _PER_TOKEN else loader.shape(n) for n in loader.names}
+    specs = {n: tf.TensorSpec([size, *x], store[n].dtype) for n, x in shapes.items()}
+    outputs = model.traced(task_name, specs)
 
     def compute(index):
         batch = map(tf.constant, loader.load(index))
@@ -250,24 +218,17 @@ def head_outputs(
             places = np.arange(start, min(start + window, len(store)))
             places, rows = store.sorted_by_length(places), {}
             parts = [places[k : k + size] for k in range(0, len(places), size)]
-            for index, arrays in zip(
-                parts, _results(pool, compute, parts), strict=True
-            ):
-                for row, place in enumerate(index):
-                    rows[place] = {k: v[row] for k, v in arrays.items()}
-                done += 1
-                on_batch(done)
+            futures = [pool.submit(compute, part) for part in parts]
+            try:
+                for index, future in zip(parts, futures, strict=True):
+                    for name, array in future.result().items():
+                        for place, value in zip(index, array, strict=False):
+                            rows.setdefault(place, {})[name] = value
+                    done += 1
+                    on_batch(done)
+            except tf.errors.OpError as error:
+                raise as_user_error(error) or error from error
+            finally:  # After a failure the rest is not computed.
+                for future in futures:
+                    future.cancel()
             yield from (rows[place] for place in sorted(rows))
-
-
-def _results(pool: ThreadPoolExecutor, function: Callable, parts: list) -> Iterator:
-    """The function's results in order; after a failure the rest is not computed."""
-    futures = [pool.submit(function, part) for part in parts]
-    try:
-        for future in futures:
-            yield future.result()
-    except tf.errors.OpError as error:
-        raise as_user_error(error) or error from error
-    finally:
-        for future in futures:
-            future.cancel()

@@ -13,8 +13,11 @@ Parquet; paths are relative to --data-dir.
 from __future__ import annotations
 
 import difflib
+import functools
+import hashlib
 import importlib
 import math
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,9 +25,14 @@ from typing import Any
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
-from electra_tf.finetune import glue, qa, tfds_source
-from electra_tf.finetune.classification import METRICS, TextTask, columns_of, metrics_of
-from electra_tf.finetune.multilabel import MultilabelTask
+from electra_tf.finetune import glue, qa
+from electra_tf.finetune.classification import (
+    METRICS,
+    MultilabelTask,
+    TextTask,
+    columns_of,
+    metrics_of,
+)
 from electra_tf.finetune.tag_schemes import Notation
 from electra_tf.finetune.tagging import ChunkTask, TaggingTask
 from electra_tf.finetune.task import (
@@ -134,7 +142,7 @@ def make_tasks(
 
 def originals_with_data(config: FinetuningConfig) -> list[str]:
     """The names of the original's tasks that have training data, wherever they lie."""
-    names = tfds_source.NAMES if config.data_source == "tfds" else _originals(True)
+    names = _TFDS if config.data_source == "tfds" else _originals(True)
     return [n for n in names if _make_task(n, config, None, True).is_there("train")]
 
 
@@ -156,7 +164,7 @@ def _make_task(
         return _from_module(name)(config, tokenizer)
     known = _originals(reads_data)
     if name in known and config.data_source == "tfds":
-        return tfds_source.make_tfds_task(name, config, tokenizer)
+        return _make_tfds_task(name, config, tokenizer)
     if name in known:
         return known[name](name, config, tokenizer)
     names = sorted({*known, *config.tasks})
@@ -248,3 +256,120 @@ def table_of(facts: TaskFacts, config) -> dict[str, Any]:
         return found | {"words": description.get("words", usual.word_column)}
     of_glue = glue.GLUE[facts.name].columns if facts.name in glue.GLUE else ()
     return found | {"columns": columns_of(description, of_glue, facts.num_texts)}
+
+
+_SQUAD = {"squad": "squad/v2.0", "squadv1": "squad/v1.1"}
+_TFDS = (*glue.CONFIGS, *_SQUAD)
+
+
+def _make_tfds_task(name: str, config, tokenizer):
+    """The task of this name.
+
+    Raises `UserError` for a task that tensorflow_datasets does not have.
+    """
+    if name not in _TFDS:
+        raise UserError(
+            f"{name} does not come from tensorflow_datasets; these do: "
+            f"{', '.join(_TFDS)}.\nLeave out data_source to read it from files."
+        )
+    kind = TfdsQATask if name in qa.SQUAD else TfdsGlueTask
+    return kind(name, config, tokenizer)
+
+
+class _Prepared:
+    """A data set on disk; mixed into tasks."""
+
+    def tfds_split(self, split: str) -> tuple[Any, str]:
+        """(builder, its name of the split); a `UserError` if that is not there."""
+        import absl.logging
+        import tensorflow_datasets as tfds
+
+        # It tells of every file that it opens.
+        absl.logging.set_verbosity(absl.logging.WARNING)
+        name, directory = _SQUAD.get(self.name), self.config.tfds_data_dir
+        if name is None:
+            theirs, split = glue.place_of(self.name, split)
+            name = f"glue/{theirs}"
+        split = split.replace("dev", "validation")
+        try:
+            builder = tfds.builder(name, data_dir=directory, try_gcs=False)
+            if split in builder.info.splits:
+                return builder, split
+            problem = f"no split {split} in {builder.data_dir}"
+        except Exception as error:  # tensorflow_datasets has many kinds of it
+            problem = str(error).strip().partition("\n")[0]
+        raise UserError(
+            f"{self.name} cannot be read from tensorflow_datasets: {problem}\n"
+            f'Prepare it (tfds build {name}), or say where it is by "tfds_data_dir".'
+        )
+
+    def prepared(self, split: str) -> tuple[str, dict[str, Any], list[dict[str, Any]]]:
+        """(full name, features by name, rows as they lie on disk)."""
+        import tensorflow_datasets as tfds
+
+        builder, name = self.tfds_split(split)
+        options = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
+        rows = builder.as_dataset(name, shuffle_files=False, read_config=options)
+        where = f"{builder.info.full_name}, {name}"
+        return where, builder.info.features, list(rows.as_numpy_iterator())
+
+    def is_there(self, split: str) -> bool:
+        """Whether a split is prepared."""
+        try:
+            return bool(self.tfds_split(split))
+        except UserError:
+            return False
+
+    def data_hash(self, split: str) -> str:
+        """Of the files of the split."""
+        builder, name = self.tfds_split(split)
+        found = hashlib.sha256(builder.info.full_name.encode())
+        for path in builder.info.splits[name].filepaths:
+            with open(os.fspath(path), "rb") as file:
+                found.update(hashlib.file_digest(file, "sha256").digest())
+        return found.hexdigest()
+
+
+class TfdsGlueTask(_Prepared, glue.GlueRowsTask):
+    """A task of GLUE."""
+
+    def splits(self, kind: str) -> list[str]:
+        """mnli has two dev sets and three test sets."""
+        mismatched = ["dev_mismatched"] if self.name == "mnli" else []
+        return super().splits(kind) if kind == "test" else ["dev", *mismatched]
+
+    def table(self, split):
+        """Sorted by their index."""
+        where, features, rows = self.prepared(split)
+        rows.sort(key=lambda row: int(row["idx"]))
+        places = (f"{where}, index {int(row['idx'])}" for row in rows)
+        names = getattr(features["label"], "names", ())
+        return names, zip(places, rows, strict=True)
+
+
+class TfdsQATask(_Prepared, qa.QATask):
+    """SQuAD 1.1 or 2.0."""
+
+    def splits(self, kind: str) -> list[str]:
+        """SQuAD's test set is not public."""
+        return ["dev"] if kind == "dev" else []
+
+    def paragraphs(self, split: str):
+        """All texts with their questions."""
+        where, _, rows = self.prepared(split)
+        found: dict[bytes, list[dict[str, Any]]] = {}
+        for row in rows:
+            texts = [text.decode("utf-8") for text in row["answers"]["text"]]
+            starts = row["answers"]["answer_start"].tolist()
+            question = {
+                "id": row["id"].decode("utf-8"),
+                "question": row["question"].decode("utf-8"),
+                "is_impossible": bool(row.get("is_impossible", False)),
+                "answers": {"text": texts, "answer_start": starts},
+            }
+            found.setdefault(row["context"], []).append(question)
+        bad = functools.partial(self.bad, split)
+        for context, questions in found.items():
+            entry = {"context": context.decode("utf-8"), "qas": questions}
+            place = f"{where}, question {questions[0]['id']}"
+            yield qa.paragraph(place, entry, bad)

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,22 +18,31 @@ from electra_tf import startup
 from electra_tf.config.finetuning import FinetuningConfig, vocabulary_of
 from electra_tf.console import Console
 from electra_tf.errors import EXIT_FLAGS, EXIT_OK, EXIT_PREEMPTED, UserError
-from electra_tf.finetune import glue, initial_weights, preprocessing, registry
+from electra_tf.finetune import glue, preprocessing, registry
 from electra_tf.finetune.results import (
     DATA,
     Results,
     Statistics,
     check_is_free,
     check_is_kept,
+    draw_sweep,
     finite,
     settings_of,
+    write_pictures,
 )
 from electra_tf.finetune.task import Task
+from electra_tf.interop import fields, readers
 from electra_tf.interop.checkpoint import FINETUNE, CheckpointInfo
 from electra_tf.processes import Commands, run_commands
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.files import atomic_write, check_place
-from electra_tf.storage.remote import check_writable, names_below, put, put_folder
+from electra_tf.storage.remote import (
+    check_writable,
+    fetch_once,
+    names_below,
+    put,
+    put_folder,
+)
 from electra_tf.storage.remote_run import bring_model
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 from electra_tf.train.supervisor import StopRequest, leave_at_once
@@ -141,13 +150,49 @@ def resolve(
         return FinetuningConfig.from_hparams(*place, explicit), None
     if not explicit.get("do_train", True) and path != explicit.get("init_checkpoint"):
         check_is_kept(path, 1, "be evaluated", "num_trials")
-    source = initial_weights.find(path, console.log)
+    try:
+        source = readers.find(path, console.log)
+    except readers.NoModelError as error:
+        raise UserError(
+            f"init_checkpoint {error}\nCheck --data-dir and "
+            '--model-name; "init_checkpoint": null trains from random weights.'
+        ) from None
     usual = vocabulary_of(*place)
-    known = initial_weights.hparams_of(source, explicit, usual, console.log)
+    known = hparams_of(source, explicit, usual, console.log)
     config = FinetuningConfig.from_hparams(*place, explicit, None, known)
     if source.vocab_file is None:
         source = dataclasses.replace(source, vocab_file=config.vocab_file)
     return config, source
+
+
+def hparams_of(
+    model: CheckpointInfo,
+    explicit: Mapping[str, Any],
+    vocab_file: str,
+    log: Callable[[str], None],
+) -> dict[str, Any]:
+    """The shape, casing and vocabulary of a model, as hparams.
+
+    Args:
+      explicit: the hparams that the user has set; those of the shape must agree.
+      vocab_file: where the vocabulary usually is; the model's own is taken where there
+        is none.
+
+    Raises `UserError` for hparams of another shape.
+    """
+    found = model.finetuning_hparams(explicit)
+    if "num_attention_heads" not in {*found["model_hparam_overrides"], *model.shape}:
+        log(fields.note_of_heads(model.shape["hidden_size"], model.origin))
+    theirs = model.vocab_file
+    if "vocab_file" not in explicit and theirs and not os.path.isfile(vocab_file):
+        # A trial stores it, and is read from any directory.
+        found["vocab_file"] = os.path.abspath(theirs)
+        log(f"Note: {vocab_file} does not exist; the vocabulary is {theirs}.")
+    words = explicit.get("vocab_file") or found.get("vocab_file") or vocab_file
+    words = fetch_once(words)
+    if "do_lower_case" not in explicit and os.path.isfile(words):
+        model.check_casing(Vocabulary.load(words))
+    return found
 
 
 def numbers(config: FinetuningConfig) -> range:
@@ -304,7 +349,6 @@ def run_trials(
     Args:
       for_glue: whether to write GLUE.zip when all of its files are there.
     """
-    from electra_tf.finetune import pictures
     from electra_tf.finetune import trial as finetuning
 
     config, log = run.config, run.console.log
@@ -317,7 +361,7 @@ def run_trials(
         if done:
             log(f"Trial {trial} is finished; its results are kept.")
             if config.write_pictures:
-                pictures.write(config, done, log)
+                write_pictures(config, done, log)
             if not finetuning.lacks_test_outputs(config, done, run.tasks):
                 continue
         try:
@@ -335,7 +379,7 @@ def run_trials(
         if result.test_outputs and for_glue:
             glue.write_archive(folder, trial, log)
         if config.write_pictures and not done:
-            pictures.write(config, result, log)
+            write_pictures(config, result, log)
         put(folder, [name for name in names_below(folder) if name.startswith(own)])
         if trial in results.trials:  # Else nothing would be left of it.
             finetuning.discard_model(config, trial)
@@ -347,7 +391,6 @@ def run_sweep(config: FinetuningConfig, vocab: Vocabulary, console: Console) -> 
     checkpoints = checkpoints_of(config.init_checkpoint)
     placement = prepare_devices(config, console)
     tasks = make_tasks(config, vocab, console)
-    from electra_tf.finetune import pictures
     from electra_tf.finetune.trial import Run
 
     path = Path(config.results_txt)
@@ -363,7 +406,7 @@ def run_sweep(config: FinetuningConfig, vocab: Vocabulary, console: Console) -> 
                 results_txt=str(path.with_stem(f"{path.stem}_from_{step}")),
             )
             check_trial_places(here)
-            source = initial_weights.find(prefix, console.log)
+            source = readers.find(prefix, console.log)
             source.check(here, vocab, FINETUNE)
             run = Run(here, vocab, tasks, source, placement, console, stop)
             results = results_of(here, source, vocab, tasks)
@@ -380,7 +423,7 @@ def run_sweep(config: FinetuningConfig, vocab: Vocabulary, console: Console) -> 
     }
     atomic_write(path, json.dumps(finite(content), indent=2) + "\n")
     picture = path.with_suffix(".png")
-    pictures.draw_sweep(scores, picture, f"Sweep of {config.model_name}")
+    draw_sweep(scores, picture, f"Sweep of {config.model_name}")
     put_folder(path.parent)
     console.log(f"Written to {path} and {picture}")
     return EXIT_OK

@@ -10,13 +10,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import json
 import math
 import os
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -24,26 +22,28 @@ import keras
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.console import Console, Progress
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.finetune import batches, initial_weights, preprocessing
+from electra_tf.finetune import batches, preprocessing
 from electra_tf.finetune.model import (
     TrainableFinetuningModel,
     build_finetuning_model,
     freeze,
+    load_all,
+    load_encoder,
 )
 from electra_tf.finetune.results import (
+    Evaluations,
     TrialResult,
     changes_text,
     check_is_kept,
     differences,
-    finite,
     scores_text,
     settings_of,
 )
 from electra_tf.finetune.task import Scorer, Task, check_trained_for, write_facts
+from electra_tf.interop import readers
 from electra_tf.interop.checkpoint import FINETUNE, CheckpointInfo
 from electra_tf.paths import shown
 from electra_tf.storage.checkpoints import Checkpoints, StoredTensors
-from electra_tf.storage.files import atomic_write
 from electra_tf.storage.lock import Lock
 from electra_tf.storage.manifest import (
     CheckpointManifest,
@@ -56,7 +56,6 @@ from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.train import loop, optimization
 from electra_tf.train import step as training_step
 from electra_tf.train.distribution import Placement
-from electra_tf.train.reporting import read_metrics
 from electra_tf.train.supervisor import StopRequest
 
 # In a trial's directory, what a training goes on from where the best weights stay.
@@ -157,7 +156,7 @@ def with_test_outputs(run: Run, result: TrialResult) -> TrialResult:
     check_is_kept(folder, result.trial, "predict the test set", "n_writes_test")
     check_trained_for(folder, run.tasks)
     keras.backend.clear_session()
-    source = initial_weights.find(folder, run.console.log)
+    source = readers.find(folder, run.console.log)
     model, _ = _load(run, result.trial, source)
     return _with_test_outputs(run, model, result)
 
@@ -263,9 +262,9 @@ def _load(run: Run, trial: int, source: CheckpointInfo | None):
     config = run.config
     task, state = build(run, trial, 1)
     if source is None:
-        source = initial_weights.find(config.trial_dir(trial), run.console.log)
+        source = readers.find(config.trial_dir(trial), run.console.log)
     source.check(config, run.vocab, FINETUNE)
-    initial_weights.load_all(source, state.weights(), run.console.log)
+    load_all(source, state.weights(), run.console.log)
     run.console.log(f"Trial {trial}: weights from {source.origin}")
     return task.model, shown(source.origin)
 
@@ -318,7 +317,7 @@ def _train(run: Run, trial: int, lock: Lock, bucket: RunFolder):
         checkpoints.restore(saved, state.variables())
         console.log(f"Continuing from {checkpoints.prefix(saved.step)}.")
     elif run.source:
-        initial_weights.load_encoder(run.initial_tensors, state.weights())
+        load_encoder(run.initial_tensors, state.weights())
         console.log(f"Encoder's weights from {run.source.origin}; new heads.")
     else:
         console.log("All weights are random: init_checkpoint is null.")
@@ -452,65 +451,6 @@ def _train_to_end(run, trial, store, task, state, checkpoints, steps, assess) ->
     )
     if not finished:
         raise Interrupted
-
-
-_EVALUATIONS = "evaluations.jsonl"
-
-
-def read_evaluations(directory: str | os.PathLike) -> list[dict[str, Any]]:
-    """The evaluations in the directory of a trial."""
-    path = Path(directory) / _EVALUATIONS
-    return [*read_metrics(path)] if path.is_file() else []
-
-
-class Evaluations:
-    """The evaluations during a trial, a line each; a resumed trial continues them.
-
-    Args:
-      directory: the trial's.
-      step: that the trial is at; what comes later is made again.
-    """
-
-    def __init__(self, directory: str | os.PathLike, step: int):
-        self._path = Path(directory) / _EVALUATIONS
-        self.rows = [row for row in read_evaluations(directory) if row["step"] <= step]
-
-    def is_better(self, score: float, scores: Mapping[str, Any]) -> bool:
-        """Whether a score is higher than all before; see `best`."""
-        row = finite({"score": score, "scores": scores})
-        return not self.rows or _rank(row) > _rank(self.best())
-
-    def add(self, step: int, score: float, scores: Mapping[str, Any]) -> None:
-        """Adds the scores at a step."""
-        row = {"step": step, "score": score, "scores": scores}
-        self.rows.append(finite(row))
-        text = "".join(json.dumps(row) + "\n" for row in self.rows)
-        atomic_write(self._path, text)
-
-    def has(self, step: int) -> bool:
-        """Whether a step was scored."""
-        return any(row["step"] == step for row in self.rows)
-
-    def best(self) -> dict[str, Any]:
-        """The evaluation with the highest score, the first of equals.
-
-        Where no score is defined, such as a correlation with equal numbers, that with
-        the lowest loss.
-        """
-        return max(self.rows, key=_rank)
-
-    def is_over(self, patience: int) -> bool:
-        """Whether as many evaluations as this have brought nothing better; 0: never."""
-        if not patience or not self.rows:
-            return False
-        return len(self.rows) - 1 - self.rows.index(self.best()) >= patience
-
-
-def _rank(row: Mapping[str, Any]) -> tuple[bool, float]:
-    if row["score"] is not None:
-        return True, row["score"]
-    losses = [found.get("loss") for found in row["scores"].values()]
-    return False, -sum(math.inf if loss is None else loss for loss in losses)
 
 
 def main_score(

@@ -19,8 +19,8 @@ from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.console import say_nothing
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.finetune import registry
+from electra_tf.finetune.classification import MultilabelTask
 from electra_tf.finetune.inputs import Columns, shown
-from electra_tf.finetune.multilabel import MultilabelTask
 from electra_tf.finetune.task import TaskFacts
 from electra_tf.inference.predictor import FinetunedModel, TaskPredictor
 from electra_tf.interop import huggingface, huggingface_files

@@ -23,11 +23,12 @@ from electra_tf import startup
 from electra_tf.config.finetuning import FinetuningConfig, vocabulary_of
 from electra_tf.console import say_nothing
 from electra_tf.errors import EXIT_DIVERGED, UserError
-from electra_tf.finetune import initial_weights, preprocessing, registry
+from electra_tf.finetune import preprocessing, registry
 from electra_tf.finetune.inputs import Input, Source, shown
 from electra_tf.finetune.results import finite, hparams_in
 from electra_tf.finetune.task import FACTS_FILE, Task, TaskFacts, facts_of, read_facts
 from electra_tf.inference.model import Model
+from electra_tf.interop import readers
 from electra_tf.interop.checkpoint import FINETUNE
 from electra_tf.storage.remote import fetch_once
 from electra_tf.storage.remote_run import bring_model
@@ -193,14 +194,14 @@ def read_trial(
         facts = read_facts(folder)
     else:
         facts = [facts_of(t) for t in registry.make_tasks(config, vocab)]
-    found = initial_weights.find(str(folder), say_nothing)
+    found = readers.find(str(folder), say_nothing)
     found.check(config, vocab, FINETUNE)
     startup.import_tensorflow()
-    from electra_tf.finetune.model import build_finetuning_model
+    from electra_tf.finetune.model import build_finetuning_model, load_all
 
     model = build_finetuning_model(config, facts, dtype=precision)
     weights = {v.path: v.value for v in model.variables}
-    initial_weights.load_all(found, weights, say_nothing)
+    load_all(found, weights, say_nothing)
     return FinetunedModel(config, vocab, facts, model, found.origin)
 
 

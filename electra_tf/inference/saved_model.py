@@ -12,7 +12,7 @@ from typing import Any
 from electra_tf import startup
 from electra_tf.console import say_nothing
 from electra_tf.errors import UserError
-from electra_tf.finetune import conll, inputs, question_inputs
+from electra_tf.finetune import conll, inputs, qa
 from electra_tf.finetune.inputs import Input, Source
 from electra_tf.finetune.task import rounded
 from electra_tf.inference.model import Model
@@ -141,7 +141,7 @@ class SavedModelPredictor(Predictor):
             return inputs.texts(source, self._choices, self._identity)
         if self.reads == "words":
             return conll.words(source, self._word_column, self._identity)
-        return question_inputs.questions(source)
+        return qa.questions(source)
 
     def predictions(
         self, inputs: Iterable[Input]

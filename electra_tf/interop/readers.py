@@ -292,6 +292,10 @@ def _no_model(path: Path) -> UserError:
             ".py it can do predict, and with --output-dir score and detect; for all "
             "else give the run that it was exported from."
         )
+    if runs := sorted(str(run) for run in path.glob("models/*") if run.is_dir()):
+        return NoModelError(
+            f"{path} is a data directory. Give one of its runs: {', '.join(runs[:20])}."
+        )
     return NoModelError(
         f"{path} holds no model that can be read.\nKnown are checkpoints of the "
         "original (model.ckpt-N.index), runs, and directories of Hugging Face "

@@ -18,8 +18,12 @@ import tensorflow as tf
 
 from electra_tf.config.model import ModelConfig
 from electra_tf.model.dropout import dropout, fold_in, tag_words
-from electra_tf.model.serialization import serializable
-from electra_tf.model.transformer_layer import LayerNorm, TransformerLayer, initializer
+from electra_tf.model.transformer_layer import (
+    LayerNorm,
+    TransformerLayer,
+    initializer,
+    serializable,
+)
 
 # Added to the attention scores of positions that may not be attended to.  Finite, as in
 # the original: a query with no visible key attends to all of them.

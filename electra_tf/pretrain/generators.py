@@ -21,7 +21,7 @@ from electra_tf.config.model import ModelConfig
 from electra_tf.config.objectives import GENERATORS, MASKED_LM_HEAD
 from electra_tf.model.dropout import fold_in
 from electra_tf.model.encoder import TextEncoder
-from electra_tf.model.serialization import serializable
+from electra_tf.model.transformer_layer import serializable
 from electra_tf.pretrain import masking, sampling
 from electra_tf.pretrain.heads import masked_lm_head
 from electra_tf.pretrain.metrics import EPSILON

@@ -24,8 +24,12 @@ import tensorflow as tf
 from electra_tf.config.model import ModelConfig
 from electra_tf.config.objectives import DISCRIMINATOR_HEAD
 from electra_tf.model import target
-from electra_tf.model.serialization import serializable
-from electra_tf.model.transformer_layer import LayerNorm, activation, initializer
+from electra_tf.model.transformer_layer import (
+    LayerNorm,
+    activation,
+    initializer,
+    serializable,
+)
 
 # Scores of more rows leave a CPU's caches between the passes over them; other devices
 # need larger products.

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from electra_tf.pretrain.health import ALARMS
-from electra_tf.train.metrics import STEP_METRICS, Curve, Metric, Ratio, Sums
+from electra_tf.train.reporting import STEP_METRICS, Curve, Metric, Ratio, Sums
 
 _ORANGE, _BLUE = "#c0582b", "#2b6cb0"  # of generator and discriminator
 

@@ -29,7 +29,7 @@ from electra_tf.pretrain.heads import (
     noise_contrastive_logits,
 )
 from electra_tf.pretrain.metrics import NUM_THRESHOLDS, THRESHOLDS
-from electra_tf.train.metrics import Metric
+from electra_tf.train.reporting import Metric
 
 
 def count(flags: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:

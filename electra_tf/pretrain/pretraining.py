@@ -40,7 +40,7 @@ from electra_tf.pretrain.objectives import (
     objective_class,
 )
 from electra_tf.text.vocabulary import Vocabulary
-from electra_tf.train.metrics import Metric, Ratio
+from electra_tf.train.reporting import Metric, Ratio
 
 
 @dataclasses.dataclass(frozen=True)
@@ -299,6 +299,14 @@ class ElectraPretrainer(keras.Model):
             return net_logits
         text = MaskedInputs.unmasked(input_ids, input_mask, segment_ids)
         return self.objective.logits(self, net_logits, self.generator(text), input_ids)
+
+    def export(self, *args, **options):
+        """Is refused: a call of this model is a training step."""
+        raise ValueError(
+            "A call of ElectraPretrainer is a training step, which is not exported.\n"
+            "electra_tf.PretrainedModel(config, vocab, model).save(path) writes its "
+            "networks;\na keras.Model on model.electra can be exported, too."
+        )
 
     def compile(self, optimizer="rmsprop", loss=None, metrics=None, **options):
         """Configures `fit`, whose loss and metrics are the objective's own."""

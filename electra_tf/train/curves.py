@@ -10,8 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from electra_tf.storage.files import atomic_write
-from electra_tf.train.metrics import STEP_METRICS, Metric
-from electra_tf.train.reporting import EVALUATIONS, read_metrics
+from electra_tf.train.reporting import EVALUATIONS, STEP_METRICS, Metric, read_metrics
 
 # More points than this cannot be told apart in the picture.
 _MAX_POINTS = 2000

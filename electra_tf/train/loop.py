@@ -24,8 +24,7 @@ from electra_tf.errors import EXIT_DIVERGED, UserError, as_user_error
 from electra_tf.storage.checkpoints import BackgroundSaver, Checkpoints
 from electra_tf.storage.files import atomic_write
 from electra_tf.train.distribution import Placement, Workers
-from electra_tf.train.metrics import overflowed
-from electra_tf.train.reporting import Report
+from electra_tf.train.reporting import Report, overflowed
 from electra_tf.train.step import TrainingStep
 from electra_tf.train.supervisor import StopRequest
 

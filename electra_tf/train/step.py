@@ -23,7 +23,7 @@ import tensorflow as tf
 from electra_tf.model import target
 from electra_tf.model.dropout import fold_in
 from electra_tf.train.distribution import Placement
-from electra_tf.train.metrics import Metric, step_metrics
+from electra_tf.train.reporting import Metric, step_metrics
 
 INITIAL_LOSS_SCALE = 2.0**15
 # Steps without overflow after which the loss scale is doubled.

@@ -110,6 +110,7 @@ def locks_expire_at_once():
     lock.EXPIRY_SECONDS = 0.0
 
 
+@pytest.mark.thorough
 def test_a_killed_build_continues_on_another_machine(store, tmp_path):
     write_corpus(tmp_path / "texts", files=4, lines=60)
     flags = ("--max-seq-length=32", "--num-out-files=4", "--num-processes=1")

@@ -14,8 +14,8 @@ import electra_tf
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
 from electra_tf.export import formats
-from electra_tf.finetune import initial_weights
-from electra_tf.finetune.model import build_finetuning_model
+from electra_tf.finetune.model import build_finetuning_model, load_all, load_encoder
+from electra_tf.finetune.run import hparams_of
 from electra_tf.finetune.task import HeadSpec
 from electra_tf.interop import huggingface, readers
 from electra_tf.interop.checkpoint import FINETUNE
@@ -61,9 +61,9 @@ def model(data):
 def run_from(data, path, vocab=None, **explicit):
     """(the model at a path, the config of a run from it, the log), checked."""
     log = []
-    found = initial_weights.find(str(path), log.append)
+    found = readers.find(str(path), log.append)
     usual = str(vocab or data / "vocab.txt")
-    known = initial_weights.hparams_of(found, explicit, usual, log.append)
+    known = hparams_of(found, explicit, usual, log.append)
     explicit |= {"max_seq_length": 24}
     config = FinetuningConfig.from_hparams(str(data), "m", explicit, None, known)
     if found.vocab_file is None:
@@ -88,7 +88,7 @@ def test_weights_and_shape_are_those_of_any_format(data, model, tmp_path, name):
     ours = build_finetuning_model(config, [task])
     weights = {v.path: v for v in ours.variables}
     heads = {k: v.numpy() for k, v in weights.items() if k.startswith("task_")}
-    initial_weights.load_encoder(found.tensors(log.append), weights)
+    load_encoder(found.tensors(log.append), weights)
     theirs = {v.path: v.numpy() for v in tiny_source().pretrainer.variables}
     for key, value in weights.items():
         np.testing.assert_array_equal(value, heads.get(key, theirs.get(key)), key)
@@ -122,22 +122,22 @@ def test_checkpoint_without_settings(data, model, tmp_path):
     unknown = {"known": {}, "tokenizer_config": None, "vocab_file": None}
     found = dataclasses.replace(found, **unknown)
     with pytest.raises(UserError, match="does not say its number of attention heads"):
-        initial_weights.hparams_of(found, {}, "none", print)
+        hparams_of(found, {}, "none", print)
     words = (data / "vocab.txt").read_text().split()
     words = [word if word in SPECIAL else f"{word}A" for word in words]
     cased = write_tokens(tmp_path / "vocab.txt", words).path
     heads = {"model_hparam_overrides": {"num_attention_heads": 2}}
     with pytest.raises(UserError, match="whether it lower-cases .*\n.*do_lower_case"):
-        initial_weights.hparams_of(found, heads, cased, print)
+        hparams_of(found, heads, cased, print)
     heads["do_lower_case"] = True
-    initial_weights.hparams_of(found, heads, cased, print)
+    hparams_of(found, heads, cased, print)
 
 
 def test_hparams_of_the_shape_must_agree(data, model):
     found = readers.find(str(model("run")), print)
 
     def known(**explicit):
-        return initial_weights.hparams_of(found, explicit, "none", print)
+        return hparams_of(found, explicit, "none", print)
 
     for wrong in (
         {"model_size": "base"},
@@ -235,4 +235,4 @@ def test_model_of_other_tasks_is_not_evaluated(there, words):
     wanted = dict.fromkeys(["task_specific/cola/bias", "task_specific/sts/bias"])
     missing = "cola" if there else "cola, sts"
     with pytest.raises(UserError, match=f"M is not fine-tuned on {missing}, {words}"):
-        initial_weights.load_all(model, wanted, print)
+        load_all(model, wanted, print)

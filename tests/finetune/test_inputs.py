@@ -12,7 +12,7 @@ from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
 from electra_tf.finetune import preprocessing
 from electra_tf.finetune.inputs import open_source
-from electra_tf.finetune.question_inputs import questions
+from electra_tf.finetune.qa import questions
 from electra_tf.finetune.registry import make_tasks, originals_with_data
 from electra_tf.text import records
 from electra_tf.text.vocabulary import Vocabulary

@@ -11,9 +11,9 @@ import tensorflow as tf
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.model import ModelConfig
 from electra_tf.errors import UserError
-from electra_tf.finetune.heads import QuestionAnsweringHead
 from electra_tf.finetune.model import (
     FinetuningModel,
+    QuestionAnsweringHead,
     TrainableFinetuningModel,
     build_finetuning_model,
     freeze,

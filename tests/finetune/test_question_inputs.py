@@ -8,7 +8,7 @@ import pytest
 from electra_tf.errors import UserError
 from electra_tf.finetune import preprocessing
 from electra_tf.finetune.inputs import open_source, printed
-from electra_tf.finetune.question_inputs import questions
+from electra_tf.finetune.qa import questions
 from tests.helpers.own_task import own_tasks
 
 CONTEXT = "the dog ran . the cat ran ."

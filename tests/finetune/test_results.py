@@ -8,7 +8,8 @@ import statistics
 import pytest
 
 from electra_tf.errors import UserError
-from electra_tf.finetune import pictures, run
+from electra_tf.finetune import results as files
+from electra_tf.finetune import run
 from electra_tf.finetune.results import Results, Statistics, TrialResult, summary
 
 SETTINGS = {"learning_rate": 1e-4, "task_names": ["rte", "sts"]}
@@ -133,5 +134,5 @@ def test_picture_of_a_sweep(tmp_path):
         "rte: accuracy": {200: summary([50.0, 52.0]), 1000: summary([60.0, 61.0])},
         "cola: mcc": {200: summary([math.nan]), 1000: summary([10.0])},
     }
-    pictures.draw_sweep(scores, tmp_path / "s" / "sweep.png", "Sweep")
+    files.draw_sweep(scores, tmp_path / "s" / "sweep.png", "Sweep")
     assert (tmp_path / "s" / "sweep.png").read_bytes().startswith(b"\x89PNG")

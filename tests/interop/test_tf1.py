@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from electra_tf.config.objectives import translated
 from electra_tf.errors import UserError
-from electra_tf.finetune import initial_weights
+from electra_tf.finetune.run import hparams_of
 from electra_tf.interop import networks, readers, tf1
 from electra_tf.text.vocabulary import TokenizerConfig
 from tests.helpers.exporting import tiny_source, write_run
@@ -189,10 +189,10 @@ def test_heads_are_asked_for_where_the_width_gives_no_whole_number(copy):
     shutil.copy(VOCAB, copy.parent / "vocab.txt")
     found = readers.find(copy, **quiet)
     with pytest.raises(UserError, match=f"{question[0]}.*\n.*hparams.json beside it"):
-        initial_weights.hparams_of(found, {}, "none", print)
+        hparams_of(found, {}, "none", print)
     (copy.parent / "hparams.json").write_text(json.dumps(HEADS))
     assert read(copy)[0].config.model_config().num_attention_heads == 2
-    known = initial_weights.hparams_of(readers.find(copy, **quiet), {}, "none", **quiet)
+    known = hparams_of(readers.find(copy, **quiet), {}, "none", **quiet)
     assert known["model_hparam_overrides"]["num_attention_heads"] == 2
 
 

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of a layer."""
+"""The parts of a layer, and the forms they take for a compiler or another target."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from electra_tf.model import target
+from electra_tf.model.encoder import DIRECTIONS
 from electra_tf.model.transformer_layer import softmax
+from tests.helpers.encoder_passes import LENGTH, assert_same, pass_of
+from tests.helpers.runs import by_default
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
@@ -25,3 +29,47 @@ def test_softmax_and_its_gradient(dtype):
     p, d = tf.cast(probs, tf.float32).numpy(), d_exact.numpy()
     expected = p * (d - (p * d).sum(-1, keepdims=True))
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("chunk_size", by_default([1, 5, 19], [5]))
+def test_result_is_independent_of_the_chunk_size(direction, chunk_size):
+    expected, plain = pass_of(direction)
+    found, chunked = pass_of(direction, attention_chunk_size=chunk_size)
+    assert_same(found, expected)
+    loops = {"While", "StatelessWhile"}
+    assert loops & set(chunked) and not loops & set(plain)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("for_target", ["cpu", "tpu"])
+def test_compiled_and_for_another_target(for_target):
+    compiled = pass_of(jit=True, for_target=for_target, attention_chunk_size=7)
+    assert_same(compiled[0], pass_of()[0])
+
+
+def test_a_chunk_of_the_whole_length_is_plain_attention():
+    expected, plain = pass_of()
+    found, same = pass_of(attention_chunk_size=LENGTH)
+    assert same == plain
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_an_encoder_and_its_gradients_are_the_same():
+    expected, plain = pass_of()
+    for form in ({"jit": True}, {"for_target": "tpu"}):
+        found, kinds = pass_of(**form)
+        assert_same(found, expected)
+        # By other operations.
+        assert kinds["BiasAddGrad"] < plain["BiasAddGrad"]
+
+
+def test_target_of_compilation():
+    assert target.compiled_for() is None
+    with target.compiled():
+        assert target.compiled_for() == "cpu"
+        with target.compiled():
+            pass
+        assert target.compiled_for() == "cpu"
+    assert target.compiled_for() is None

@@ -95,6 +95,7 @@ def perturb(path: pathlib.Path, key: str, amount: float):
     np.savez(path, **arrays)
 
 
+@pytest.mark.thorough
 def test_a_changed_number_is_reported(tmp_path):
     """parity.py reads the directory given and nothing beside it."""
     copy = tmp_path / "elsewhere"

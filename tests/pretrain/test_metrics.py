@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from electra_tf.pretrain import metrics
-from electra_tf.train.metrics import Ratio
+from electra_tf.train.reporting import Ratio
 from tests.helpers.runs import ROOT
 from tests.helpers.tiny_pretraining import (
     each_variant,

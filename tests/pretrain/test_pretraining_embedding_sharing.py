@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import electra_tf
 from electra_tf.export import saved_model
-from electra_tf.finetune import initial_weights
+from electra_tf.finetune.model import load_encoder
 from electra_tf.interop import huggingface, networks, readers, start, tf1
 from electra_tf.pretrain.pretraining import build_pretrainer
 from electra_tf.storage.checkpoints import Checkpoints, of_checkpoint
@@ -118,7 +118,7 @@ def test_readers_see_the_sum(run):
         np.testing.assert_array_equal(one, other)
     variable = tf.Variable(tf.zeros([97, 8]))
     tensors = readers.find(folder, **quiet).tensors(print)
-    initial_weights.load_encoder(tensors, {OURS + "word_embeddings": variable})
+    load_encoder(tensors, {OURS + "word_embeddings": variable})
     np.testing.assert_array_equal(variable, summed(values(model)))
 
 

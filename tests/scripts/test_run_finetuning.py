@@ -144,6 +144,7 @@ def stop_in_the_second_trial():
     step.TrainingStep.run = interrupted
 
 
+@pytest.mark.thorough
 def test_a_stopped_run_equals_one_without_a_stop(data, straight):
     """Bit by bit; its trials differ, by their seeds."""
     run = fork(data, "stopped", CHUNK, before=stop_in_the_second_trial)
@@ -306,9 +307,9 @@ def test_sweep_over_the_checkpoints_of_a_run(tmp_path):
 
 
 def _without_dropout():
-    from electra_tf.finetune import heads
+    from electra_tf.finetune import model
 
-    heads.dropout = lambda hidden, *_: hidden
+    model.dropout = lambda hidden, *_: hidden
 
 
 @pytest.mark.thorough

@@ -14,7 +14,7 @@ import pytest
 
 from electra_tf.errors import UserError
 from electra_tf.train.supervisor import Cluster
-from tests.helpers.runs import ROOT, by_default
+from tests.helpers.runs import ROOT
 from tests.helpers.workers import tf_configs
 
 
@@ -106,7 +106,8 @@ def test_all_workers_are_refused_if_one_differs(monkeypatch):
         assert "has 2 (2 differ)." in str(error)
 
 
-@pytest.mark.parametrize("missing", by_default([0, 1], [1]))
+@pytest.mark.thorough
+@pytest.mark.parametrize("missing", [0, 1])
 def test_an_absent_worker_is_named_by_all(monkeypatch, missing):
     facts = dict.fromkeys(range(3), {}) | {missing: None}
     errors = meet(facts, monkeypatch, timeout=5.0)

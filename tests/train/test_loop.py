@@ -20,8 +20,7 @@ from electra_tf.train import loop as training
 from electra_tf.train import optimization
 from electra_tf.train.distribution import create_strategy
 from electra_tf.train.loop import MAX_SKIPPED_IN_A_ROW
-from electra_tf.train.metrics import overflowed
-from electra_tf.train.reporting import read_metrics
+from electra_tf.train.reporting import overflowed, read_metrics
 from electra_tf.train.step import TrainingStep, TrainState, _next_loss_scale
 from tests.helpers.runs import NO_DROPOUT, by_default, tiny
 
@@ -81,6 +80,7 @@ def test_accumulation_gives_the_same_weights(tiny_data, straight):
         np.testing.assert_allclose(metrics[name], values, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_jit_agrees_with_the_graph(tiny_data, straight):
     trained = Trained(
         tiny_data, overrides=NO_DROPOUT, num_train_steps=20, jit_compile=True
