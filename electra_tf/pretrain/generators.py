@@ -472,5 +472,5 @@ class UnigramGenerator(Generator):
 
 
 def generator_class(kind: str) -> type[Generator]:
-    """The class of a key of `config.generators.GENERATORS`."""
+    """The class of a key of `config.objectives.GENERATORS`."""
     return globals()[GENERATORS[kind].implementation]
