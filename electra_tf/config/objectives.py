@@ -31,7 +31,6 @@ class GeneratorKind(NamedTuple):
       implementation: the class in electra_tf.pretrain.generators.
       objectives: those it can be trained with; the first is the one that its weights
         are taken for where nothing else says it.
-      original: the original's hparams as they are with it.
       is_originals: whether the original has it.
       encoders: scopes of its encoders' weights.
       head: scope of its other weights, None if it has none.
@@ -42,7 +41,6 @@ class GeneratorKind(NamedTuple):
 
     implementation: str
     objectives: tuple[str, ...]
-    original: dict[str, bool]
     is_originals: bool = True
     encoders: tuple[str, ...] = ()
     head: str | None = None
@@ -60,19 +58,16 @@ class GeneratorKind(NamedTuple):
         return {*self.encoders, *filter(None, [self.head])} - {ENCODER}
 
 
-def _original(uniform=False, two_tower=False, untied=True) -> dict[str, bool]:
-    return {
-        "uniform_generator": uniform,
-        "two_tower_generator": two_tower,
-        "untied_generator": untied,
-    }
+def original_of_generator(name: str) -> dict[str, bool]:
+    """The original's booleans as they are with a kind of generator."""
+    kinds = {f"{kind}_generator": name == kind for kind in ("uniform", "two_tower")}
+    return kinds | {"untied_generator": name != "tied"}
 
 
 GENERATORS = {
     "masked_lm": GeneratorKind(
         "MaskedLMGenerator",
         (*_ANY, "two_stage", "adversarial", "frozen_generator"),
-        _original(),
         encoders=("generator",),
         head=MASKED_LM_HEAD,
         predicts="masked",
@@ -80,7 +75,6 @@ GENERATORS = {
     "tied": GeneratorKind(
         "TiedGenerator",
         (*_ANY, "mlm"),
-        _original(untied=False),
         encoders=(ENCODER,),
         head=MASKED_LM_HEAD,
         predicts="masked",
@@ -88,16 +82,14 @@ GENERATORS = {
     "two_tower": GeneratorKind(
         "TwoTowerGenerator",
         ("electric", *_ANY, "two_tower"),
-        _original(two_tower=True),
         encoders=("generator_ltr", "generator_rtl"),
         head="cloze_predictions",
         predicts="all",
     ),
-    "uniform": GeneratorKind("UniformGenerator", _ANY, _original(uniform=True)),
+    "uniform": GeneratorKind("UniformGenerator", _ANY),
     "unigram": GeneratorKind(
         "UnigramGenerator",
         (*_ANY, "electric"),
-        _original(),
         is_originals=False,
         head="unigram_generator",
         needs_token_counts=True,
@@ -124,7 +116,6 @@ class ObjectiveKind(NamedTuple):
 
     Attributes:
       implementation: "module:Class" in electra_tf.pretrain.
-      original: the original's hparams as they are with it.
       is_originals: whether the original has it.
       generator: the usual one.
       presets: what else it sets, unless that is set by hand.
@@ -138,7 +129,6 @@ class ObjectiveKind(NamedTuple):
     """
 
     implementation: str
-    original: dict[str, bool]
     is_originals: bool = False
     generator: str = "masked_lm"
     presets: dict[str, Any] = {}
@@ -148,23 +138,19 @@ class ObjectiveKind(NamedTuple):
     predicts: str = "none"
 
 
-_ELECTRA = {"electra_objective": True, "electric_objective": False}
-_NEITHER = {"electra_objective": False, "electric_objective": False}
+def original_of_objective(name: str) -> dict[str, bool]:
+    """The original's booleans as they are with an objective."""
+    is_electra = name not in ("electric", "mlm", "two_tower")
+    return {"electra_objective": is_electra, "electric_objective": name == "electric"}
+
+
 _ONE_SIZE = {"generator_hidden_size": 1.0, "generator_layers": 1.0}
 OBJECTIVES = {
-    "electra": ObjectiveKind("objectives:Electra", _ELECTRA, True),
-    "electric": ObjectiveKind(
-        "objectives:Electric",
-        {"electra_objective": False, "electric_objective": True},
-        True,
-        generator="two_tower",
-    ),
-    "mlm": ObjectiveKind(
-        "objectives:MaskedLM", _NEITHER, True, generator="tied", heads=()
-    ),
+    "electra": ObjectiveKind("objectives:Electra", True),
+    "electric": ObjectiveKind("objectives:Electric", True, generator="two_tower"),
+    "mlm": ObjectiveKind("objectives:MaskedLM", True, generator="tied", heads=()),
     "two_tower": ObjectiveKind(
         "objectives:TwoTower",
-        _NEITHER,
         generator="two_tower",
         needs=_ONE_SIZE | {"embedding_sharing": "shared"},
         main_network=False,
@@ -172,52 +158,43 @@ OBJECTIVES = {
     ),
     "two_stage": ObjectiveKind(
         "electra_variants:TwoStage",
-        _ELECTRA,
         presets={"embedding_size": None},
         # The generator's weights initialise the discriminator.
         needs=_ONE_SIZE | {"embedding_sharing": "untied"},
     ),
     "frozen_generator": ObjectiveKind(
         "electra_variants:FrozenGenerator",
-        _ELECTRA,
         presets={"generator_dropout": 0.0},
         needs={"embedding_sharing": "untied"},  # The generator does not learn.
     ),
     "adversarial": ObjectiveKind(
         "electra_variants:Adversarial",
-        _ELECTRA,
         presets={"repeated_masks": "fixed"},
         heads=(DISCRIMINATOR_HEAD, BASELINE),
     ),
     "electra_sentence": ObjectiveKind(
-        "electra_variants:ElectraSentence",
-        _ELECTRA,
-        heads=(DISCRIMINATOR_HEAD, SENTENCE_HEAD),
+        "electra_variants:ElectraSentence", heads=(DISCRIMINATOR_HEAD, SENTENCE_HEAD)
     ),
-    "electra_15": ObjectiveKind("electra_variants:Electra15", _ELECTRA),
+    "electra_15": ObjectiveKind("electra_variants:Electra15"),
     "replace_mlm": ObjectiveKind(
         "token_objectives:ReplaceMLM",
-        _ELECTRA,
         presets={"disc_weight": 1.0},
         heads=(TOKEN_HEAD,),
         predicts="masked",
     ),
     "all_tokens_mlm": ObjectiveKind(
         "token_objectives:AllTokensMLM",
-        _ELECTRA,
         presets={"disc_weight": 1.0},
         heads=(TOKEN_HEAD, DISCRIMINATOR_HEAD),
         predicts="all",
     ),
     "corrective_lm": ObjectiveKind(
         "token_objectives:CorrectiveLM",
-        _ELECTRA,
         heads=(DISCRIMINATOR_HEAD, CORRECTION_HEAD),
         predicts="masked",
     ),
     "multi_choice": ObjectiveKind(
         "token_objectives:MultiChoice",
-        _ELECTRA,
         presets={"disc_weight": 5.0, "token_weight": 2.0},
         heads=(DISCRIMINATOR_HEAD, SELECTION_HEAD),
         predicts="candidates",
@@ -294,9 +271,10 @@ def translated(hparams: Mapping[str, Any]) -> dict[str, Any]:
         )
     usual = kind.needs.get("embedding_sharing", found.get("embedding_sharing"))
     sharing = hparams.get("embedding_sharing", usual)
-    expected = kind.original | {"untied_generator_embeddings": sharing == "untied"}
+    expected = original_of_objective(objective)
+    expected["untied_generator_embeddings"] = sharing == "untied"
     if objective != "mlm":
-        expected |= GENERATORS[generator].original
+        expected |= original_of_generator(generator)
     for name, value in expected.items():
         if hparams.get(name, value) != value:
             implied = {"objective": objective, "generator": generator}
@@ -319,13 +297,13 @@ def overridden(
             hparams.get(name, value) != value for name, value in booleans.items()
         )
 
-    kind = OBJECTIVES[found.get("objective", "electra")]
-    if differs(kind.original):
+    objective = found.get("objective", "electra")
+    if differs(original_of_objective(objective)):
         found.pop("objective", None)
-        if found.get("generator") == kind.generator:
+        if found.get("generator") == OBJECTIVES[objective].generator:
             del found["generator"]
     generator = found.get("generator")
-    if generator and differs(GENERATORS[generator].original):
+    if generator and differs(original_of_generator(generator)):
         del found["generator"]
     if "untied_generator_embeddings" in hparams:
         found.pop("embedding_sharing", None)
