@@ -38,7 +38,7 @@ FLAGS = flags.FLAGS
 
 def from_corpus() -> Callable[[list[str]], None]:
     """The command for any corpus: defines its flags; what is returned is its main."""
-    corpus = shared_flags.define_corpus()
+    shared_flags.define_corpus()
     define_path("vocab_file", "Vocabulary, one wordpiece a line.")
     define_path("output_dir", "Where the shards go; new or empty.")
     flags.DEFINE_boolean(
@@ -52,16 +52,16 @@ def from_corpus() -> Callable[[list[str]], None]:
     flags.mark_flags_as_required(["vocab_file", "output_dir"])
 
     def main(_):
-        place = {"vocab_file": FLAGS.vocab_file, "output_dir": FLAGS.output_dir}
-        corpus.check()
-        corpus.check_outside(**place)
-        build(corpus.read, **place, blanks_separate_docs=FLAGS.blanks_separate_docs)
+        shared_flags.check_corpus("vocab_file", "output_dir")
+        places = FLAGS.vocab_file, FLAGS.output_dir
+        build(shared_flags.read_corpus, *places, FLAGS.blanks_separate_docs)
 
     return main
 
 
 def from_openwebtext() -> Callable[[list[str]], None]:
     """The command for OpenWebText, as `from_corpus`."""
+    shared_flags.define_encoding_errors()
     define_path(
         "data_dir", "Directory with openwebtext/ and vocab.txt; data goes there too."
     )
@@ -74,8 +74,9 @@ def from_openwebtext() -> Callable[[list[str]], None]:
             for name in ("openwebtext", "vocab.txt", "pretrain_tfrecords")
         )
 
-        def read(encoding_errors: str) -> tuple[units.Corpus, units.Reading]:
-            return units.archive_corpus(fetch(source)), units.Reading(encoding_errors)
+        def read() -> tuple[units.Corpus, units.Reading]:
+            corpus = units.archive_corpus(fetch(source))
+            return corpus, units.Reading(FLAGS.encoding_errors)
 
         # Every page is a file; blank lines in it separate paragraphs.
         build(read, vocab_file, output_dir, False)
@@ -101,17 +102,16 @@ def _define_build() -> Callable[..., None]:
     flags.DEFINE_integer(
         "num_out_files", None, "Number of shards. Default: one for 4 to 64 MB."
     )
-    encoding_errors = shared_flags.define_encoding_errors()
     filters, beam_args = _define_filters(), shared_flags.define_runner()
 
     def build(
-        read: Callable[[str], tuple[units.Corpus, units.Reading]],
+        read: Callable[[], tuple[units.Corpus, units.Reading]],
         vocab_file: str,
         output_dir: str,
         blanks_separate_docs: bool | None,
     ) -> None:
         options, vocab = beam_args(), Vocabulary.load(vocab_file)
-        text, reading = read(encoding_errors.value)
+        text, reading = read()
         settings = BuildSettings(
             vocab_file=vocab_file,
             tokenizer=resolve_settings(vocab, FLAGS.do_lower_case, FLAGS.strip_accents),

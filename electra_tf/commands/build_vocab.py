@@ -22,7 +22,7 @@ from electra_tf.storage.remote import check_writable, names_in
 from electra_tf.text import corpus, records
 from electra_tf.text.vocabulary import SPECIAL_TOKENS, TokenizerConfig, settings_path
 
-_CORPUS = shared_flags.define_corpus()
+shared_flags.define_corpus()
 _VOCAB_SIZE = flags.DEFINE_integer(
     "vocab_size", 30522, "Number of tokens, special ones included.", lower_bound=1
 )
@@ -51,7 +51,6 @@ _NUM_PROCESSES = flags.DEFINE_integer(
     "num_processes", None, "Processes that count words (default: one per core)."
 )
 _BEAM_ARGS = shared_flags.define_runner()
-_ENCODING_ERRORS = shared_flags.define_encoding_errors()
 _OVERWRITE = flags.DEFINE_boolean(
     "overwrite", False, "Replace the output file if it exists."
 )
@@ -66,12 +65,12 @@ def main(argv: list[str]) -> None:
     from electra_tf.jobs.job import Runner
 
     config = TokenizerConfig(_LOWER.value, _ACCENTS.value)
-    text, reading = _CORPUS.read(_ENCODING_ERRORS.value)
-    if spec := _CORPUS.tfds.value:
+    text, reading = shared_flags.read_corpus()
+    if spec := flags.FLAGS.tfds:
         name, *_ = records.open_tfds(spec, reading.tfds_data_dir)
         source = {"tfds": f"{name}:{spec.rpartition(':')[2]}"}
     else:
-        source = {"corpus_dir": _CORPUS.directory.value, "num_files": text.num_files}
+        source = {"corpus_dir": flags.FLAGS.corpus_dir, "num_files": text.num_files}
     vocab, counts, num_padding = vocabulary_training.build(
         text,
         config,
@@ -102,7 +101,7 @@ def main(argv: list[str]) -> None:
 
 def _check_flags() -> str:
     """Raises UserError for flags that do not go together; returns the output file."""
-    _CORPUS.check(EXIT_FLAGS)
+    shared_flags.check_corpus("output_file", exit_code=EXIT_FLAGS)
     least = len(SPECIAL_TOKENS) + _NUM_UNUSED.value
     if _VOCAB_SIZE.value <= least:
         raise UserError(
@@ -116,7 +115,6 @@ def _check_flags() -> str:
     folder = os.path.dirname(output) or "."
     check_writable(folder)
     check_place(folder)
-    _CORPUS.check_outside(output_file=output)
     for path in (output, settings_path(output)):
         there = os.path.basename(path) in names_in(folder)
         if there and not _OVERWRITE.value:
