@@ -34,7 +34,7 @@ from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.config.run import RunConfig
 from electra_tf.console import Console
 from electra_tf.errors import EXIT_OK, UserError
-from electra_tf.interop.fields import SHAPE
+from electra_tf.interop.checkpoint import SHAPE
 from electra_tf.processes import Commands, run_commands
 from electra_tf.storage.checkpoints import differences
 from electra_tf.storage.files import atomic_write, check_place

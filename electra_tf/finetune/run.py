@@ -31,7 +31,7 @@ from electra_tf.finetune.results import (
     write_pictures,
 )
 from electra_tf.finetune.task import Task
-from electra_tf.interop import fields, readers
+from electra_tf.interop import checkpoint, readers
 from electra_tf.interop.checkpoint import FINETUNE, CheckpointInfo
 from electra_tf.processes import Commands, run_commands
 from electra_tf.storage.checkpoints import Checkpoints
@@ -182,7 +182,7 @@ def hparams_of(
     """
     found = model.finetuning_hparams(explicit)
     if "num_attention_heads" not in {*found["model_hparam_overrides"], *model.shape}:
-        log(fields.note_of_heads(model.shape["hidden_size"], model.origin))
+        log(checkpoint.note_of_heads(model.shape["hidden_size"], model.origin))
     theirs = model.vocab_file
     if "vocab_file" not in explicit and theirs and not os.path.isfile(vocab_file):
         # A trial stores it, and is read from any directory.

@@ -23,7 +23,7 @@ from electra_tf.finetune.classification import MultilabelTask
 from electra_tf.finetune.inputs import Columns, shown
 from electra_tf.finetune.task import TaskFacts
 from electra_tf.inference.predictor import FinetunedModel, TaskPredictor
-from electra_tf.interop import huggingface, huggingface_files
+from electra_tf.interop import huggingface
 from electra_tf.interop.checkpoint import fit_rows
 from electra_tf.interop.huggingface import ARCHITECTURES
 from electra_tf.interop.networks import CLASSIFIER, EMBEDDINGS, TEXT_CLASSIFIER, Network
@@ -117,7 +117,7 @@ def _predictor(folder: Path, config: Mapping[str, Any]) -> TaskPredictor:
     manifest = folder / MANIFEST
     said = read_json(manifest).get("task", {}) if manifest.is_file() else {}
     choices = [tuple(columns) for columns in said.get("columns", ())]
-    length = huggingface_files.max_length(folder) or _LONGEST
+    length = huggingface.max_length(folder) or _LONGEST
     length = min(length, _LONGEST, network.shape.max_position_embeddings)
     hparams = {
         "task_names": [kind],

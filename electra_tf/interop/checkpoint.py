@@ -24,11 +24,20 @@ import numpy as np
 from electra_tf import startup
 from electra_tf.config import objectives
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.config.objectives import GENERATORS, MASKED_LM_HEAD, OBJECTIVES
+from electra_tf.config.hparams import IDENTITY
+from electra_tf.config.model import SIZES, ModelConfig, model_config
+from electra_tf.config.objectives import (
+    ENCODER,
+    GENERATORS,
+    MASKED_LM_HEAD,
+    OBJECTIVES,
+    by_heads,
+    by_scopes,
+    translated,
+)
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import say_nothing
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.interop import fields
 from electra_tf.storage.checkpoints import SLOTS, StoredTensors
 from electra_tf.storage.manifest import (
     CHECKPOINT_MANIFEST,
@@ -56,7 +65,8 @@ HEADS = (
 BY_TOKEN = ("/word_embeddings", "_predictions/output_bias", "/token_counts")
 BY_TOKEN += ("/word_embeddings_residual",)
 STEP, _TASKS = "global_step", "task_specific/"
-RESUME, EVALUATE, WARM_START, FINETUNE = "resume", "evaluate", "warm start", "fine-tune"
+RESUME, EVALUATE, EXPORT = "resume", "evaluate", "export"
+WARM_START, FINETUNE = "warm start", "fine-tune"
 # Fields that do not count: how a model was trained, which does not matter to its
 # evaluation; a longer table of positions can be filled.
 _IGNORED = {
@@ -67,6 +77,37 @@ _FEW_CAPITALS = 0.01  # of the tokens; uncased vocabularies have none
 # Files of weights: of directories, and of a checkpoint behind its prefix.
 _WEIGHTS = (".safetensors", ".h5")
 _OF_CHECKPOINT = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
+# The encoder's fields. The last two leave no trace in its weights.
+SHAPE = (
+    "hidden_size",
+    "num_hidden_layers",
+    "intermediate_size",
+    "embedding_size",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "num_attention_heads",
+    "hidden_act",
+)
+_OVERRIDES = "model_hparam_overrides"
+WORDS = f"{ENCODER}/embeddings/word_embeddings"
+# The generator's sizes are fractions of these.
+_FRACTIONS = {
+    "generator_hidden_size": "hidden_size",
+    "generator_layers": "num_hidden_layers",
+}
+_OF_ENCODER = {f.name for f in dataclasses.fields(ModelConfig)} - {"vocab_size"}
+OF_IDENTITY = {
+    field.name
+    for cls in (PretrainingConfig, ModelConfig)
+    for field in dataclasses.fields(cls)
+    if field.metadata["role"] is IDENTITY
+}
+# Of a run: it has the settings of its last phase, and no data. The vocabulary decides
+# its own size.
+_NOT_OF_WEIGHTS = {"model_size", "phases", "sampling_alpha", "vocab_size"}
+
+Shapes = Mapping[str, list[int]]
+Difference = tuple[str, Any, Any]  # field, one value, the other
 
 
 class Opened(NamedTuple):
@@ -96,7 +137,7 @@ class CheckpointInfo:
 
     Attributes:
       origin: the checkpoint's prefix, or the directory.
-      known: the config fields that its files state, as `fields.of_hparams` has them.
+      known: the config fields that its files state, as `fields_of_hparams` has them.
       tokenizer_config, vocab_file: None where no file says it.
       open: opens the tensors; those of TensorFlow are read one at a time.
       run: the directory of the run of this project that it belongs to.
@@ -121,40 +162,51 @@ class CheckpointInfo:
     @functools.cached_property
     def do_lower_case(self) -> bool | None:
         """None where no file says it."""
-        stored = self.tokenizer_config and self.tokenizer_config.do_lower_case
-        return self.known.get("do_lower_case", stored)
+        if self.tokenizer_config:
+            return self.tokenizer_config.do_lower_case
+        return self.known.get("do_lower_case")
+
+    @functools.cached_property
+    def inferred(self) -> dict[str, Any]:
+        """The fields that its weights show, which TensorFlow reads for it."""
+        startup.import_tensorflow()
+        return fields_of_shapes(self.open().tensors.shapes, self.origin)
 
     @functools.cached_property
     def shape(self) -> dict[str, Any]:
-        """The fields of `fields.SHAPE` that are known or can be inferred.
-
-        The original's checkpoints are opened for it, which needs TensorFlow.
-        """
+        """The fields of SHAPE that are known or can be inferred."""
         found = self.known
         if "embedding_size" not in found:
-            startup.import_tensorflow()
-            found = fields.of_shapes(self.open().tensors.shapes, self.origin) | found
-        return {name: found[name] for name in fields.SHAPE if name in found}
+            found = self.inferred | found
+        return {name: found[name] for name in SHAPE if name in found}
 
     def compare(
-        self, config: PretrainingConfig | FinetuningConfig, purpose: str
-    ) -> list[fields.Difference]:
+        self,
+        config: PretrainingConfig | FinetuningConfig | Mapping[str, Any],
+        purpose: str,
+    ) -> list[Difference]:
         """Where it and the config of a run differ, as far as its files say it.
 
         Args:
+          config: of EXPORT the hparams that the user adds.
           purpose: RESUME or EVALUATE: the same model; WARM_START: weights whose
-            objective, vocabulary and length may differ; FINETUNE: the encoder.
+            objective, vocabulary and length may differ; FINETUNE: the encoder; EXPORT:
+            weights, files and hparams of one whole model.
         """
         there = self.shape if purpose == FINETUNE else self.known
         if purpose == WARM_START:
-            there = {name: there[name] for name in fields.SHAPE if name in there}
+            there = {name: there[name] for name in SHAPE if name in there}
         elif self.do_lower_case is not None:
             there = there | {"do_lower_case": self.do_lower_case}
+        if isinstance(config, Mapping):
+            here = fields_of_hparams(config, defaults=False)
+            found = contradictions(self.inferred, there | here)
+            return found + differences(there, here)
         here = dataclasses.asdict(config.model_config()) | config.identity()
         here["embedding_size"] = config.embedding_size
         here["do_lower_case"] = config.do_lower_case
         ignored = _IGNORED.get(purpose, ())
-        return [d for d in fields.differences(there, here) if d[0] not in ignored]
+        return [d for d in differences(there, here) if d[0] not in ignored]
 
     def check(
         self,
@@ -164,10 +216,10 @@ class CheckpointInfo:
     ) -> None:
         """Raises a `UserError` with all differences and the hparams that fit."""
         found = self.compare(config, purpose)
-        fitting = fields.as_hparams((name, there) for name, there, _ in found)
-        if purpose == FINETUNE and any(name in fields.SHAPE for name, _, _ in found):
-            fitting |= fields.size_hparams(self.shape)
-        reasons, remedies = [fields.text_of(found)] if found else [], []
+        fitting = hparams_of_fields((name, there) for name, there, _ in found)
+        if purpose == FINETUNE and any(name in SHAPE for name, _, _ in found):
+            fitting |= size_hparams(self.shape)
+        reasons, remedies = [text_of(found)] if found else [], []
         sha256 = self.vocab_sha256
         if purpose != WARM_START and sha256 not in (None, vocab.sha256):
             reasons.append(
@@ -199,14 +251,14 @@ class CheckpointInfo:
 
         Raises a `UserError` with all hparams of `explicit` that give another shape.
         """
-        shape, given = self.shape, fields.of_hparams(explicit, False)
-        if differences := fields.differences(shape, given):
+        shape, given = self.shape, fields_of_hparams(explicit, False)
+        if found := differences(shape, given):
             raise UserError(
-                f"{self.origin} is another model: {fields.text_of(differences)}.\n"
+                f"{self.origin} is another model: {text_of(found)}.\n"
                 "Leave the shape out: the checkpoint decides it. These hparams fit it: "
-                f"{json.dumps(fields.size_hparams(shape))}"
+                f"{json.dumps(size_hparams(shape))}"
             )
-        found = fields.size_hparams(shape, explicit.get("model_size"))
+        found = size_hparams(shape, explicit.get("model_size"))
         more = explicit.get("model_hparam_overrides", {})
         found["model_hparam_overrides"] = more | found.get("model_hparam_overrides", {})
         if "do_lower_case" not in explicit and self.do_lower_case is not None:
@@ -215,18 +267,20 @@ class CheckpointInfo:
 
     def weights_sha256(self) -> str:
         """A hash of the files of its weights, of a run as the manifest has theirs."""
+        folder, start = os.path.split(self.origin)
+        manifest = Path(self.origin + CHECKPOINT_MANIFEST)
         if os.path.isdir(self.origin):
             files = Path(self.origin).rglob("*")
             paths = [p for p in files if p.suffix in _WEIGHTS and p.is_file()]
         else:
-            manifest = Path(self.origin + CHECKPOINT_MANIFEST)
-            files = read_json(manifest).get("files") if manifest.is_file() else None
-            if files:
-                return _hash_of(one["sha256"] for _, one in sorted(files.items()))
-            folder, start = os.path.split(self.origin)
             names = [n for n in os.listdir(folder or ".") if n.startswith(f"{start}.")]
             paths = [Path(folder, n) for n in names if _OF_CHECKPOINT.search(n)]
-        return _hash_of(_file_sha256(p, p.stat().st_mtime_ns) for p in sorted(paths))
+        files = read_json(manifest).get("files") if manifest.is_file() else None
+        if files:
+            hashes = [one["sha256"] for _, one in sorted(files.items())]
+        else:
+            hashes = [sha256(path) for path in sorted(paths)]
+        return hashlib.sha256(" ".join(hashes).encode()).hexdigest()
 
     def tensors(self, log: Callable[[str], None]) -> StoredTensors:
         """Its tensors by the original's names; of a fine-tuned run also its heads."""
@@ -316,20 +370,37 @@ class CheckpointInfo:
         Raises `UserError`: 2 when something does not fit, 65 when weights are missing,
         unexpected or of a wrong shape.
         """
-        vocab = self._vocabulary(vocab_file)
+        path = vocab_file or self.vocab_file
+        if path is None:
+            raise UserError(
+                f"{self.origin} comes without a vocabulary.\nPut its vocab.txt beside "
+                "the weights; export_model.py takes --vocab-file, too."
+            )
+        vocab, advice = Vocabulary.load(path), "Give its own vocabulary."
+        vocab.check_same(self.vocab_sha256, f"{self.origin} was trained", advice)
         opened = self.opened(log)
         opened = opened._replace(tensors=fit_rows(opened.tensors, vocab, log))
         every = opened.tensors
         tensors = opened.weights(log)
         moments = [name for name in every.shapes if slots and name.endswith(SLOTS)]
         step = int(every.get(STEP)) if STEP in every.shapes else 0
-        shapes = {name: every.shapes[name] for name in tensors}
         hparams = hparams or {}
-        given = fields.of_hparams(hparams, defaults=False)
         vocab.check_size(hparams.get("vocab_size", len(vocab)))
-        known, merged = self._merged(shapes, given)
+        model = dataclasses.replace(self, open=lambda: opened)
+        if found := model.compare(hparams, EXPORT):
+            text = "; ".join(f"{name} is {a!r}, not {b!r}" for name, a, b in found)
+            raise UserError(
+                f"{self.origin}: {text}.\nWeights, the files beside them and hparams "
+                "must agree; hparams only add what the others do not say."
+            )
+        unknown = _assumed(every.shapes)
+        known = {k: v for k, v in model.inferred.items() if k not in unknown}
+        known |= self.known | fields_of_hparams(hparams, defaults=False)
+        if self.tokenizer_config:
+            known["do_lower_case"] = self.do_lower_case
+        merged = model.inferred | known
         if "num_attention_heads" not in known:
-            log(fields.note_of_heads(merged["hidden_size"], self.origin))
+            log(note_of_heads(merged["hidden_size"], self.origin))
         tokenizer = self.tokenizer_config or resolve_settings(
             vocab, do_lower_case=merged.get("do_lower_case")
         )
@@ -338,7 +409,7 @@ class CheckpointInfo:
         name = merged.pop("model_name", None) or name
         merged |= {"do_lower_case": tokenizer.do_lower_case, "vocab_file": vocab.path}
         config = PretrainingConfig.from_hparams(
-            str(path.parent), name, fields.as_hparams(merged.items())
+            str(path.parent), name, hparams_of_fields(merged.items())
         )
         stored = StoredModel(
             *(config, vocab, tokenizer, tensors, {n: every.get(n) for n in moments}),
@@ -346,52 +417,10 @@ class CheckpointInfo:
         )
         _check_complete(stored)
         self.check_trained(stored.step)
-        if "do_lower_case" not in given:
+        if "do_lower_case" not in hparams:
             self.check_casing(vocab)
         self.compare_with_library(opened, log, strict)
         return stored
-
-    def _vocabulary(self, vocab_file: str | None) -> Vocabulary:
-        path = vocab_file or self.vocab_file
-        if path is None:
-            raise UserError(
-                f"{self.origin} comes without a vocabulary.\nPut its vocab.txt beside "
-                "the weights; export_model.py takes --vocab-file, too."
-            )
-        vocab = Vocabulary.load(path)
-        advice = "Give its own vocabulary."
-        vocab.check_same(self.vocab_sha256, f"{self.origin} was trained", advice)
-        return vocab
-
-    def _merged(
-        self, shapes: fields.Shapes, given: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """(known fields, all fields) of the model with weights of these shapes.
-
-        Raises a `UserError` with all contradictions between shapes, files and user.
-        """
-        inferred = fields.of_shapes(shapes, self.origin)
-        files = dict(self.known)
-        if self.tokenizer_config:
-            files["do_lower_case"] = self.tokenizer_config.do_lower_case
-        weights, beside = self.origin, "the config beside it"
-        contradictions = [
-            f"{name} is {there!r} in {one}, {here!r} in {other}"
-            for found, one, other in (
-                (fields.contradictions(inferred, files), weights, beside),
-                (fields.contradictions(inferred, given), weights, "the hparams"),
-                (fields.differences(files, given), beside, "the hparams"),
-            )
-            for name, there, here in found
-        ]
-        if contradictions:
-            raise UserError(
-                f"{'; '.join(contradictions)}.\nHparams can add what weights and files "
-                "do not say, and change nothing that they do."
-            )
-        known = {k: v for k, v in inferred.items() if k not in fields.assumed(shapes)}
-        known |= files | given
-        return known, inferred | known
 
 
 class StoredModel(NamedTuple):
@@ -408,7 +437,7 @@ class StoredModel(NamedTuple):
     slots: dict[str, np.ndarray]
     step: int
     origin: str  # where it was read
-    # What files, user and weights say of `config`, as `fields.of_hparams` has it; the
+    # What files, user and weights say of `config`, as `fields_of_hparams` has it; the
     # rest of it is assumed.
     known: Mapping[str, Any] = MappingProxyType({})
 
@@ -439,7 +468,7 @@ def fit_rows(
 
     Raises `UserError` where there are more tokens than rows.
     """
-    size, [rows, *_] = len(vocab), stored.shapes.get(fields.WORDS, [len(vocab)])
+    size, [rows, *_] = len(vocab), stored.shapes.get(WORDS, [len(vocab)])
     if rows < size:
         raise UserError(
             f"{stored.origin} has {rows} word embeddings, {vocab.path} has {size} "
@@ -498,11 +527,189 @@ def _check_complete(stored: StoredModel) -> None:
         )
 
 
-def _hash_of(texts: Iterable[str]) -> str:
-    return hashlib.sha256(" ".join(texts).encode()).hexdigest()
+# Config fields on one level.
 
 
-@functools.cache
-def _file_sha256(path: Path, changed: int) -> str:
-    del changed  # part of the key
-    return sha256(path)
+def fields_of_hparams(
+    hparams: Mapping[str, Any], defaults: bool = True
+) -> dict[str, Any]:
+    """Fields that hparams set, those of `model_size` and the overrides included.
+
+    Args:
+      defaults: whether a model_size implies the defaults of `ModelConfig`, too, as in
+        the config of a run.
+    """
+    found = translated(hparams)
+    size, overrides = found.get("model_size"), found.pop(_OVERRIDES, None) or {}
+    if size:
+        implied = model_config(size, 1, overrides).overrides()
+        names = implied if defaults else SIZES[size]
+        overrides = {name: implied[name] for name in names} | overrides
+    found |= overrides
+    if defaults and "embedding_size" in found and found["embedding_size"] is None:
+        found["embedding_size"] = overrides.get("hidden_size")
+    kept = found.keys() - _NOT_OF_WEIGHTS
+    return {k: v for k, v in found.items() if k in kept and v is not None}
+
+
+def hparams_of_fields(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Fields as a user sets them, those of the encoder in model_hparam_overrides."""
+    found: dict[str, Any] = {}
+    for name, value in fields:
+        place = found.setdefault(_OVERRIDES, {}) if name in _OF_ENCODER else found
+        place[name] = value
+    return found
+
+
+def size_hparams(shape: Mapping[str, Any], size: str | None = None) -> dict[str, Any]:
+    """The hparams with the fewest overrides that give the SHAPE of an encoder."""
+    found = []
+    for name in [size] if size else SIZES:
+        usual = dataclasses.asdict(
+            model_config(name, 1, {"hidden_size": shape["hidden_size"]})
+        )
+        usual |= SIZES[name]
+        overrides = {k: v for k, v in shape.items() if v != usual.get(k, v)}
+        hparams = {"model_size": name, "embedding_size": shape["embedding_size"]}
+        found.append(hparams | ({_OVERRIDES: overrides} if overrides else {}))
+    return min(found, key=lambda hparams: len(hparams.get(_OVERRIDES, ())))
+
+
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[Difference]:
+    """Where two descriptions of a model contradict each other.
+
+    Compared is what both have and what makes another model. Fractions are equal if they
+    give the same size: 0.33333 of 768 is 256.
+    """
+
+    def size(name: str, fields: Mapping[str, Any]) -> Any:
+        if whole := (one | other).get(_FRACTIONS.get(name)):
+            return round(whole * fields[name])
+        return fields[name]
+
+    return [
+        (name, one[name], other[name])
+        for name in sorted(one.keys() & other.keys() & OF_IDENTITY)
+        if size(name, one) != size(name, other)
+    ]
+
+
+def text_of(found: Iterable[Difference]) -> str:
+    """Differences for a message."""
+    return "; ".join(f"{k} is {old!r} there, {new!r} here" for k, old, new in found)
+
+
+# Inferred from the names and shapes of weights.
+
+
+def _scopes(shapes: Shapes) -> set[str]:
+    return {name.partition("/")[0] for name in shapes}
+
+
+def _depth(shapes: Shapes, scope: str) -> int:
+    start = f"{scope}/encoder/layer_"
+    return len({name.split("/")[2] for name in shapes if name.startswith(start)})
+
+
+def fields_of_shapes(shapes: Shapes, origin: str) -> dict[str, Any]:
+    """Fields that the weights of an ELECTRA model show.
+
+    An encoder without heads counts as one with a uniform generator. Raises `UserError`
+    for weights of another model.
+    """
+    scopes = _scopes(shapes)
+    generator, objective = by_scopes(scopes), by_heads(scopes)
+    kind, [tower, *_] = GENERATORS[generator], GENERATORS["two_tower"].encoders
+    only_towers = tower in scopes and not _depth(shapes, ENCODER)
+    main = tower if only_towers else ENCODER
+    try:
+        vocab_size, embedding_size = shapes[WORDS]
+        hidden, intermediate = shapes[
+            f"{main}/encoder/layer_0/intermediate/dense/kernel"
+        ]
+        positions = shapes["electra/embeddings/position_embeddings"][0]
+        types = shapes["electra/embeddings/token_type_embeddings"][0]
+    except (KeyError, ValueError):
+        names = [name for name in sorted(shapes) if "/" in name]
+        first = f"its first name is {names[0]}" if names else "it holds no weights"
+        raise UserError(
+            f"{origin} is not an ELECTRA model: {first}.\nAn ELECTRA model has an "
+            "encoder under electra/ with word, position and segment embeddings."
+        ) from None
+    layers = _depth(shapes, main)
+    if only_towers:
+        objective = "two_tower"
+    elif generator == "tied" and objectives.DISCRIMINATOR_HEAD not in scopes:
+        objective = objective or "mlm"
+    found = {
+        "vocab_size": vocab_size,
+        "embedding_size": embedding_size,
+        "max_seq_length": positions,
+        "hidden_size": hidden,
+        "intermediate_size": intermediate,
+        "num_hidden_layers": layers,
+        "max_position_embeddings": positions,
+        "type_vocab_size": types,
+        "objective": objective or kind.objectives[0],
+        "generator": generator,
+    }
+    if kind.has_own_encoders:
+        scope, names = kind.encoders[0], shapes.keys()
+        found["embedding_sharing"] = "shared"
+        if any(name.startswith(f"{scope}/embeddings/") for name in names):
+            # Those of an untied generator have its width.
+            summed = any(
+                name.startswith(f"{scope}/embeddings_project/") for name in names
+            )
+            found["embedding_sharing"] = "disentangled" if summed else "untied"
+        [width, *_] = shapes[f"{scope}/encoder/layer_0/attention/self/query/kernel"]
+        found["generator_hidden_size"] = width / hidden
+        found["generator_layers"] = _depth(shapes, scope) / layers
+    return found
+
+
+def _assumed(shapes: Shapes) -> set[str]:
+    """Fields of `fields_of_shapes` that no weight shows.
+
+    How many positions were trained is in no shape; a generator without weights may be
+    a uniform one, or one that lies elsewhere.
+    """
+    scopes = _scopes(shapes)
+    if GENERATORS[by_scopes(scopes)].scopes:
+        return {"max_seq_length"}
+    unknown = set() if by_heads(scopes) else {"objective"}
+    return {"max_seq_length", "generator"} | unknown
+
+
+def contradictions(
+    inferred: Mapping[str, Any], stated: Mapping[str, Any]
+) -> list[Difference]:
+    """`differences` from what files or users state, but for what no weight shows."""
+    found = []
+    for name, seen, value in differences(inferred, stated):
+        if name == "objective" and seen in ("electra", "electric"):
+            if value in GENERATORS[inferred["generator"]].objectives:
+                continue
+        # Of one width, both have the same shapes.
+        if name == "embedding_sharing" and (seen, value) == ("untied", "disentangled"):
+            continue
+        found.append((name, seen, value))
+    return found
+
+
+def note_of_heads(width: int, origin: str) -> str:
+    """The note on heads that are inferred from the width, one per 64.
+
+    Raises `UserError` asking for them where that gives no whole number.
+    """
+    if width % 64:
+        hparams = '{"model_hparam_overrides": {"num_attention_heads": N}}'
+        raise UserError(
+            f"{origin} does not say its number of attention heads, and its width, "
+            f"{width}, is not a multiple of 64.\nSet num_attention_heads in the "
+            f"hparams: {hparams}; or write that into hparams.json beside it."
+        )
+    return (
+        f"Note: {origin} does not say its number of attention heads: {width // 64} "
+        "inferred, one per 64 of its width."
+    )

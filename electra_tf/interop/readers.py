@@ -20,7 +20,7 @@ from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.objectives import translated
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.interop import fields, huggingface, huggingface_files, keras_hub, tf1
+from electra_tf.interop import checkpoint, huggingface, keras_hub, tf1
 from electra_tf.interop.checkpoint import CheckpointInfo, StoredModel
 from electra_tf.interop.networks import FOLDERS
 from electra_tf.paths import local_of
@@ -159,7 +159,7 @@ def _reader(
     for part in (folder, *parts):
         _check_lfs(part.iterdir())
         if huggingface.is_directory_of(part):
-            weights = huggingface_files.files_in(part) or allow_pytorch_bin
+            weights = huggingface.files_in(part) or allow_pytorch_bin
             if not weights and not isinstance(why := _no_model(part), NoModelError):
                 raise why
             return lambda log: huggingface.info(folder, log, allow_pytorch_bin)
@@ -198,10 +198,10 @@ def _checkpoint(prefix: str) -> CheckpointInfo:
     manifest, run = read_json(path), path.parent.absolute()
     identity, settings = manifest.get("identity", {}), manifest.get("settings", {})
     hparams, vocab_file = _config_of(run, found.vocab_file)
-    known = fields.of_hparams(hparams) if hparams else dict(found.known)
+    known = checkpoint.fields_of_hparams(hparams) if hparams else dict(found.known)
     known |= _made_with({**hparams, **settings}, manifest.get("step", 0))
-    recorded = fields.of_hparams(identity)
-    known |= {k: v for k, v in recorded.items() if k in fields.OF_IDENTITY}
+    recorded = checkpoint.fields_of_hparams(identity)
+    known |= {k: v for k, v in recorded.items() if k in checkpoint.OF_IDENTITY}
     tokenizer = vocab_file and read_settings(vocab_file)
     # The file beside the vocabulary may be lost where the vocabulary was copied.
     tokenizer = recorded_settings(settings, tokenizer, vocab_file, prefix)

@@ -29,7 +29,7 @@ from electra_tf.config.objectives import ENCODER, translated
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.data import record_index
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.interop import fields, networks, readers, tf1
+from electra_tf.interop import checkpoint, networks, readers, tf1
 from electra_tf.interop.checkpoint import (
     BY_TOKEN,
     EVALUATE,
@@ -313,9 +313,9 @@ def load_generator(
         raise UserError(f"{path} has a generator that is not a masked language model.")
     [network] = networks.split(stored, networks.GENERATOR).values()
     shapes = network.shape, config.generator_config()
-    if found := fields.differences(*map(dataclasses.asdict, shapes)):
+    if found := checkpoint.differences(*map(dataclasses.asdict, shapes)):
         raise UserError(
-            f"{path}: {fields.text_of(found)}, of the generator.\nSet "
+            f"{path}: {checkpoint.text_of(found)}, of the generator.\nSet "
             "generator_hidden_size, generator_layers and model_hparam_overrides to fit."
         )
     needed = {k: v for k, v in variables.items() if k.startswith("generator")}
@@ -335,7 +335,7 @@ def _vocabulary(model: CheckpointInfo, tensors, vocab: Vocabulary, log) -> Vocab
         theirs, advice = Vocabulary.load(model.vocab_file), "Restore its vocabulary."
         theirs.check_same(model.vocab_sha256, f"{model.origin} was trained", advice)
         return theirs
-    rows, *_ = tensors.shapes.get(fields.WORDS, [len(vocab)])
+    rows, *_ = tensors.shapes.get(checkpoint.WORDS, [len(vocab)])
     if rows != len(vocab):
         raise UserError(
             f"init_checkpoint {model.origin} has {rows} word embeddings, "

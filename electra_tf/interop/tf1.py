@@ -22,7 +22,7 @@ from electra_tf.config.objectives import GENERATORS, OBJECTIVES
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import say_nothing
 from electra_tf.errors import EXIT_DAMAGED, UserError, reason_of
-from electra_tf.interop import fields, verification
+from electra_tf.interop import checkpoint, verification
 from electra_tf.interop.checkpoint import (
     STEP,
     CheckpointInfo,
@@ -111,7 +111,7 @@ def info(prefix: str) -> CheckpointInfo:
     has_vocabulary = os.path.isfile(vocab_file)
     return CheckpointInfo(
         origin=prefix,
-        known=fields.of_hparams(hparams),
+        known=checkpoint.fields_of_hparams(hparams),
         tokenizer_config=read_settings(vocab_file) if has_vocabulary else None,
         vocab_file=vocab_file if has_vocabulary else None,
         open=lambda: Opened(tensors_of(prefix)),
@@ -242,7 +242,7 @@ def _write_hparams(folder: Path, stored: StoredModel) -> None:
     write_settings(vocab, stored.tokenizer_config)
     known = {k: v for k, v in stored.known.items() if k not in _PLACES}
     known["do_lower_case"] = stored.tokenizer_config.do_lower_case
-    text = json.dumps(fields.as_hparams(known.items()), indent=2) + "\n"
+    text = json.dumps(checkpoint.hparams_of_fields(known.items()), indent=2) + "\n"
     (folder / HPARAMS).write_text(text, encoding="utf-8")
 
 

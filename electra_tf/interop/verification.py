@@ -12,7 +12,7 @@ import numpy as np
 
 from electra_tf.config.model import ModelConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.interop import fields, networks
+from electra_tf.interop import checkpoint, networks
 from electra_tf.interop.checkpoint import StoredModel
 from electra_tf.interop.networks import Network
 from electra_tf.storage import manifest
@@ -180,7 +180,7 @@ def identical(stored: StoredModel, again: StoredModel) -> list[Result]:
             gap = max((difference(ours[k], theirs[k]) for k in ours), default=0.0)
         results.append(Result(quantity, "electra_tf", gap, 0.0))
     configs = stored.config.identity(), again.config.identity()
-    gap = float("inf") if fields.differences(*configs) else 0.0
+    gap = float("inf") if checkpoint.differences(*configs) else 0.0
     results.append(Result("config", "electra_tf", gap, 0.0))
     require(results)
     return results
