@@ -95,7 +95,7 @@ CLASSES = {
     "SelfAttention TransformerLayer _Dense",
     "pretrain.generators": "MaskedLMGenerator TiedGenerator TwoTowerGenerator "
     "UniformGenerator UnigramGenerator",
-    "pretrain.heads": "DiscriminatorPredictions MaskedLMHead",
+    "pretrain.heads": "DiscriminatorPredictions MaskedLMHead Transform",
     "pretrain.pretraining": "ElectraPretrainer",
     "train.optimization": "AdamWeightDecay InPhases LayerwiseDecay ScopedRate "
     "WarmupPolynomialDecay WarmupStableDecay",

@@ -60,6 +60,7 @@ _SUCCESSORS = {
     "Corrective LM, unigram": _CORRECTIVE | _UNIGRAM,
     "Corrective LM, unigram, 25 % masked": _CORRECTIVE | _UNIGRAM | _QUARTER,
     "Corrective LM, unigram, 40 % masked": _CORRECTIVE | _UNIGRAM | _MANY,
+    "Corrective LM, contrast": _CORRECTIVE | {"contrastive_weight": 1.0},
     "Multi-choice": _CHOICE,
     "Multi-choice, unigram, 40 % masked": _CHOICE | _UNIGRAM | _MANY,
     "Unigram share": _SHARE,

@@ -109,6 +109,7 @@ BASELINE = "generator_baseline"
 SENTENCE_HEAD = "sentence_predictions"
 CORRECTION_HEAD = "correction_predictions"
 SELECTION_HEAD = "selection_predictions"
+CONTRAST_HEAD = "contrast_head"  # of any objective with contrastive_weight
 
 
 class ObjectiveKind(NamedTuple):

@@ -64,6 +64,7 @@ DEBUG_PRESET = {
     "eval_batch_size": 4,
     "iterations_per_loop": 1,
     "num_eval_steps": 2,
+    "contrastive_group": 4,
 }
 
 # What each phase has, the run's being that of the last; what a phase may have instead
@@ -102,6 +103,8 @@ _LOGITS = _SAMPLES | {"generator": [*(GENERATORS.keys() - {"uniform"})]}
 _MASKS_SOME, _RARE = _without("two_tower"), _without("electric", "two_tower")
 _TOKENS = _objectives("corrective_lm", "multi_choice")
 _CHOICE = _objectives("multi_choice")
+_DETECTION = ("electra", "electra_15", "electra_sentence", "frozen_generator")
+_CONTRAST = _objectives(*_DETECTION, "corrective_lm", "multi_choice")
 _FROZEN, _ELECTRA_15 = _objectives("frozen_generator"), _objectives("electra_15")
 _SENTENCE, _STAGES = _objectives("electra_sentence"), _objectives("two_stage")
 _DISCRIMINATOR = _objectives(
@@ -194,6 +197,12 @@ class PretrainingConfig(RunConfig):
     )
     token_weight: float = setting(1.0, "Weight of the loss of tokens.", "> 0", _TOKENS)
     num_candidates: int = setting(5, "Tokens to choose from.", ">= 2", _CHOICE)
+    contrastive_weight: float = identity(
+        0.0, "Weight of the loss on cropped sequences.", ">= 0", _CONTRAST
+    )
+    contrastive_group: int = setting(
+        32, "Sequences that are contrasted with each other.", ">= 2"
+    )
     electra_15_positions: str = setting(
         "masked", "Tokens to learn from.", ("masked", "other"), _ELECTRA_15
     )
@@ -329,6 +338,11 @@ class PretrainingConfig(RunConfig):
     def max_predictions_per_seq(self) -> int:
         """The number of masked-position slots per sequence."""
         return max_predictions_per_seq(self.mask_prob, self.max_seq_length)
+
+    @property
+    def sequences_together(self) -> int:
+        """How many sequences of a batch must be on one device at one time."""
+        return self.contrastive_group if self.contrastive_weight else 1
 
     @property
     def needs_token_counts(self) -> bool:

@@ -188,9 +188,9 @@ def _compare(folder: JobFolder, plan: Plan, text: Corpus, runner: Runner) -> Non
     portions = units.portions(text.units)
     sizes = [sum(unit.weight for unit in portion) for portion in portions]
     write = functools.partial(number_documents, plan)
-    job.run(folder, Job("read", write, [*enumerate(portions)], sizes), runner)
+    job.run(folder, Job("read_documents", write, [*enumerate(portions)], sizes), runner)
     compare = functools.partial(compare_documents, plan)
-    job.run(folder, Job("compare", compare, [None], [sum(sizes)]), Runner())
+    job.run(folder, Job("compare_documents", compare, [None], [sum(sizes)]), Runner())
 
 
 def _write_manifest(

@@ -100,12 +100,12 @@ def count(
         sizes = [sum(unit.weight for unit in part) for part in parts]
         work = functools.partial(_count, config, reading)
         tasks = [*enumerate(parts)]
-        job.run(folder, Job("count", work, tasks, sizes), runner)
+        job.run(folder, Job("count_words", work, tasks, sizes), runner)
         total = total_of(
             _read(os.path.join(path, job_folder.OWN, _file(number)))
             for number in range(len(parts))
         )
-        folder.discard("count", len(parts))
+        folder.discard("count_words", len(parts))
     with contextlib.suppress(OSError):
         os.rmdir(path)
     return total

@@ -13,10 +13,9 @@ from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
 from electra_tf.export.formats import ExportRequest
 from electra_tf.export.signatures import EncoderInputs, ExportedModel
-from electra_tf.finetune import registry
 from electra_tf.finetune.results import CONFIG, hparams_in
 from electra_tf.finetune.task import TaskFacts
-from electra_tf.inference.predictor import TaskPredictor, read_trial
+from electra_tf.inference.finetuned import TaskPredictor, predictor_of, read_trial
 from electra_tf.paths import escape
 from electra_tf.storage.manifest import split_name
 from electra_tf.storage.remote import expand
@@ -124,7 +123,5 @@ def read_task(
         pretrainer=trained.model,
         facts={"step": step, "task": task, "precision": precision},
     )
-    tasks = registry.make_tasks(config, vocab, folder, reads_data=False)
-    number = config.task_names.index(task)
-    predictor = TaskPredictor(trained, tasks[number], number)
-    return ExportedTask(source, trained.facts[number], config, folder, predictor)
+    predictor = predictor_of(trained, folder, task)
+    return ExportedTask(source, trained.facts_of(task), config, folder, predictor)

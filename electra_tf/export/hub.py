@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A directory ready to publish, and its upload to Kaggle Models or Hugging Face.
+"""A directory ready to publish, its model card, and its upload.
 
     README.md                   the model card
     encoder/, ...               SavedModels, each with its manifest.json
 
 What --format huggingface writes is uploaded as well, a repository for each network.
 Credentials are those of kagglehub and huggingface_hub, which find them by themselves;
-nothing here reads, prints or stores them.
+nothing here reads, prints or stores them. The facts of the card come from the run's
+files; what these do not hold is marked as missing.
 """
 
 from __future__ import annotations
@@ -15,15 +16,25 @@ import glob
 import importlib
 import importlib.util
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from electra_tf.config.pretraining import data_folder
 from electra_tf.errors import EXIT_CANNOT_WRITE, UserError, reason_of
 from electra_tf.export.formats import ExportRequest
+from electra_tf.inference import html_report
 from electra_tf.interop import huggingface
+from electra_tf.paths import joined
+from electra_tf.pretrain import history
+from electra_tf.pretrain.metrics import ALL_METRICS, Metric
 from electra_tf.storage.atomic_folder import atomic_folder
-from electra_tf.storage.manifest import MANIFEST, format_of, verify_folder
-from electra_tf.storage.remote import fetch_once, names_below
+from electra_tf.storage.manifest import MANIFEST, format_of, read_json, verify_folder
+from electra_tf.storage.remote import expand, fetch_once, names_below
+
+if TYPE_CHECKING:
+    from electra_tf.export.signatures import ExportedModel
 
 CARD = "README.md"
 _HANDLE = re.compile(r"[\w.-]+/[\w.-]+")
@@ -82,20 +93,20 @@ def _folders(request: ExportRequest, directory: Path) -> list[Path]:
 
 def export_hub(request: ExportRequest) -> str:
     """Writes the directory, whole or not at all."""
-    from electra_tf.export import hub_card, saved_model
+    from electra_tf.export import saved_model
 
     found = request.find_model()
     source = saved_model.source_of(request.read_model(found))
-    facts = hub_card.facts_of(source, found.run)
+    facts = facts_of(source, found.run)
     with atomic_folder(request.output_dir) as folder:
         differences = {}
-        for kind in hub_card.kinds_of(source):
+        for kind in published_kinds(source):
             (folder / kind).mkdir()
             servable = saved_model.servable_of(source, kind)
             differences[kind] = saved_model.fill_folder(
                 folder / kind, servable, source, kind
             )
-        card = hub_card.model_card(source.name, facts, request.license, differences)
+        card = model_card(source.name, facts, request.license, differences)
         (folder / CARD).write_text(card, encoding="utf-8")
     return request.output_dir
 
@@ -209,3 +220,293 @@ def _to_huggingface(request, target: str, content: Path, files, notes: str) -> s
         commit_message=notes,
     )
     return str(commit.commit_url)
+
+
+REPOSITORY = "electra_tf"
+LICENCE = "apache-2.0"  # of weights, if none is chosen
+
+_DOES = {
+    "encoder": "A text encoder to build upon: vectors of tokens and of the text.",
+    "preprocessor": "Packs raw strings into the inputs of the encoder beside it.",
+    "detector": "Says for each token of a raw string how much it looks replaced.",
+    "generator": "Fills [MASK] in a raw string with the most likely tokens.",
+    "scorer": "Gives a raw string its pseudo-log-likelihood, in one pass.",
+}
+_HPARAMS = (
+    "num_train_steps train_batch_size max_seq_length learning_rate num_warmup_steps "
+    "weight_decay_rate mask_prob gen_weight disc_weight precision seed"
+).split()
+
+_LOAD = """\
+import tensorflow as tf
+import tensorflow_text  # its ops
+
+{kind} = tf.saved_model.load("{kind}")
+"""
+_USE = {
+    "encoder": """\
+preprocessor = tf.saved_model.load("preprocessor")
+outputs = encoder(preprocessor(tf.constant(["The chef ate the meal."])))
+outputs["sequence_output"]  # [texts, tokens, width]; also pooled_output, default,
+                            # encoder_outputs; training=True switches dropout on
+""",
+    "preprocessor": """\
+preprocessor(tf.constant(["one text", "another"]))
+tokens = [preprocessor.tokenize(tf.constant([t])) for t in ("premise", "hypothesis")]
+preprocessor.bert_pack_inputs(tokens, seq_length=64)
+""",
+    "detector": """\
+found = detector(tf.constant(["The chef ate the giraffe."]))
+found["tokens"], found["starts"], found["ends"], found["probabilities"]
+""",
+    "generator": """\
+found = generator(tf.constant(["The chef [MASK] the meal."]))
+found["tokens"], found["probabilities"]
+""",
+    "scorer": """\
+scorer(tf.constant(["The chef ate the meal."]))["score"]
+""",
+}
+# What a card says only of these.
+_LIMITS = {
+    "encoder": """\
+- `pooled_output` is the vector of [CLS], not a trained sentence embedding: fine-tune
+  it.
+""",
+    "detector": """\
+- A detector tells tokens that a small language model put in. It tests neither truth
+  nor whether a machine wrote a text.
+""",
+}
+_CARD = """\
+---
+{front_matter}
+---
+# {name}
+
+{overview}
+
+| SavedModel | what it does | greatest difference from the model |
+|---|---|---|
+{files}
+
+They load with tensorflow and tensorflow_text alone. The difference was measured on a
+fixed batch after the files were written; manifest.json holds it too. Invalid ids and
+masks raise `InvalidArgumentError`.
+
+{programs}
+
+## Data
+
+{data}
+
+## Training
+
+{training}
+
+## Evaluation
+
+{evaluation}
+
+## Licence
+
+{licence}, as chosen by who published the model. The licence of the training data is
+theirs to know.
+
+## Limits
+
+- It reads at most {positions} tokens at a time. It was trained on sequences {length}.
+- What it knows, it knows from its training data, with their language, age and bias. It
+  was not examined for harmful bias.
+{limits}"""
+
+
+class RunFacts(NamedTuple):
+    """What is known of how a model came about."""
+
+    source: ExportedModel
+    hparams: dict[str, Any] | None = None  # config.json of the run
+    results: Mapping[str, Any] = MappingProxyType({})  # of its evaluation
+    data: Sequence[dict[str, Any] | None] = ()  # manifests of its data, by phase
+
+    @property
+    def step(self) -> int:
+        """Of the checkpoint."""
+        return self.source.facts.get("step", 0)
+
+    @property
+    def metrics(self) -> list[tuple[Metric, float]]:
+        """The numbers that the evaluation has of the known metrics."""
+        numbers = self.results.get("metrics", {})
+        found = [(metric, numbers.get(metric.name)) for metric in ALL_METRICS]
+        return [pair for pair in found if isinstance(pair[1], (int, float))]
+
+    @property
+    def initial_weights(self) -> str | None:
+        """What the run began with, without the folders it was in."""
+        path = (self.hparams or {}).get("init_checkpoint")
+        return path and "/".join(Path(path).parts[-2:])
+
+
+def published_kinds(source: ExportedModel) -> list[str]:
+    """The SavedModels that are published: a generator only if there is nothing else.
+
+    And a preprocessor only beside the encoder whose inputs it packs.
+    """
+    from electra_tf.export import saved_model
+
+    kinds = saved_model.kinds_of(source)
+    if "encoder" not in kinds:
+        kinds.remove("preprocessor")
+    if "detector" in kinds:
+        kinds = [kind for kind in kinds if kind != "generator"]
+    return kinds
+
+
+def facts_of(source: ExportedModel, run_dir: Path | None = None) -> RunFacts:
+    """What a model card can say.
+
+    Args:
+      run_dir: of the run; None when there is only a checkpoint. One of fine-tuning
+        knows nothing of the pre-training.
+    """
+    facts, path = RunFacts(source), run_dir and run_dir / "config.json"
+    hparams = read_json(path) if path and path.is_file() else None
+    if run_dir is None or "task_names" in (hparams or {}):
+        return facts
+    data = _manifests(hparams or {}, run_dir, facts.step)
+    return RunFacts(source, hparams, html_report.results_of(run_dir), data)
+
+
+def _manifests(hparams, run_dir: Path, step: int) -> list[dict[str, Any] | None]:
+    """Those of the data that a run has read; None for one that is not there."""
+    found = []
+    for part in history.begun(hparams, step):
+        usual = data_folder(part, hparams.get("phases", []))
+        shards = expand(joined(part.get("pretrain_tfrecords") or ""))
+        folders = [Path(shard).parent for shard in shards]
+        folders = folders or [run_dir.parent.parent / usual]
+        found += [str(folder / MANIFEST) for folder in folders]
+    paths = [Path(fetch_once(path)) for path in dict.fromkeys(found)]
+    return [read_json(path) if path.is_file() else None for path in paths]
+
+
+def model_card(
+    name: str, facts: RunFacts, licence: str | None, differences: dict[str, float]
+) -> str:
+    """README.md of the model, with the front matter that Hugging Face reads.
+
+    Args:
+      licence: of the weights; None: LICENCE.
+      differences: of each SavedModel beside it from the model it was exported from.
+    """
+    licence = licence or LICENCE
+    rows = [
+        f"| `{kind}` | {_DOES[kind]} | {differences[kind]:.1e} |"
+        for kind in differences
+    ]
+    programs = [
+        f"```python\n{_LOAD.format(kind=kind)}{_USE[kind]}```" for kind in differences
+    ]
+    limits = [text for kind, text in _LIMITS.items() if kind in differences]
+    length = facts.source.facts.get("trained_length")
+    return _CARD.format(
+        front_matter=_front_matter(name, facts, licence),
+        name=name,
+        overview=_overview(facts),
+        files="\n".join(rows),
+        programs="\n".join(programs),
+        data="\n\n".join(_data(facts)),
+        training=_training(facts),
+        evaluation=_evaluation(facts),
+        licence=licence,
+        positions=facts.source.shape.max_position_embeddings,
+        length=f"of {length}" if length else "whose length is not known",
+        limits="".join(limits),
+    )
+
+
+def _front_matter(name: str, facts: RunFacts, licence: str) -> str:
+    """What the Hub reads, with the results that it shows beside the model."""
+    from huggingface_hub import EvalResult, ModelCardData
+
+    tag = facts.source.pretrainer.objective.tag
+    found = [
+        EvalResult(
+            task_type="feature-extraction",
+            dataset_type="pre-training",
+            dataset_name=html_report.data_of(facts.results),
+            metric_type=metric.name,
+            metric_name=metric.label,
+            metric_value=value,
+        )
+        for metric, value in facts.metrics
+    ]
+    data = ModelCardData(
+        license=licence,
+        library_name="tensorflow",
+        tags=["electra", *filter(None, [tag]), "tf-keras"],
+        model_name=name if found else None,
+        eval_results=found or None,
+    )
+    return data.to_yaml()
+
+
+def _overview(facts: RunFacts) -> str:
+    model, tokenizer = facts.source.pretrainer, facts.source.tokenizer_config
+    shape, made = facts.source.shape, f"Exported with {REPOSITORY}"
+    if facts.hparams is not None:
+        made = f"Pre-trained for {facts.step:,} steps with {REPOSITORY}"
+    if start := facts.initial_weights:
+        made += f", from the weights of {start}"
+    return (
+        f"{model.objective.description}. {made}. "
+        f"{shape.num_hidden_layers} layers, {shape.hidden_size} wide, "
+        f"{shape.num_attention_heads} heads, embeddings of "
+        f"{model.settings.embedding_size}; {shape.vocab_size:,} wordpieces, "
+        f"{tokenizer}."
+    )
+
+
+def _data(facts: RunFacts) -> Iterator[str]:
+    for manifest in facts.data or [None]:
+        corpus = (manifest or {}).get("corpus")
+        if not manifest or not corpus:
+            yield "Not recorded: no manifest of the training data describes the corpus."
+            continue
+        names = corpus["names"]
+        shown = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+        yield (
+            f"- {corpus['files']} files, {corpus['bytes'] / 1e6:,.1f} MB: {shown}\n"
+            f"- {corpus['tokens_kept']:,} tokens in {corpus['examples']:,} examples "
+            f"of up to {manifest['max_seq_length']} tokens\n"
+            f"- sha256 of the corpus: {corpus['sha256']}"
+        )
+    if start := facts.initial_weights:
+        yield f"What {start} was trained on before is not listed here."
+
+
+def _training(facts: RunFacts) -> str:
+    if facts.hparams is None:
+        return "Not recorded: the files of the model do not say it."
+    parts, rows = history.begun(facts.hparams, facts.step), []
+    for name in _HPARAMS:
+        if name in facts.hparams:
+            values = [str(part[name]) for part in parts]
+            shown = values if len(set(values)) > 1 else values[:1]
+            rows.append((name, ", then ".join(shown)))
+    return _table("setting", rows)
+
+
+def _evaluation(facts: RunFacts) -> str:
+    if not facts.metrics:
+        return "Not evaluated, as far as the files of the model say."
+    step, data = facts.results.get("global_step"), html_report.data_of(facts.results)
+    rows = [(metric.label, f"{value:.4f}") for metric, value in facts.metrics]
+    head = f"Pre-training metrics at step {step}, on {data}.\n\n"
+    return head + _table("metric", rows)
+
+
+def _table(title: str, rows: Iterable[tuple[str, str]]) -> str:
+    lines = (f"| {name} | {value} |" for name, value in rows)
+    return "\n".join([f"| {title} | value |", "|---|---|", *lines])

@@ -25,7 +25,7 @@ from electra_tf.export.finetuned_task import ExportedTask
 from electra_tf.export.formats import ExportRequest
 from electra_tf.export.signatures import NAMES, Check
 from electra_tf.finetune.model import IMPOSSIBLE_POSITION
-from electra_tf.inference import huggingface_heads
+from electra_tf.inference import finetuned
 from electra_tf.interop import networks, readers, verification
 from electra_tf.interop.checkpoint import (
     DISCRIMINATOR_HEAD,
@@ -299,7 +299,7 @@ def export_onnx(request: ExportRequest) -> str:
         task = finetuned_task.task_of(request)
         parts = {request.what.replace(":", "."): _part_of_task(task)}
         stored = readers.read(task.folder, task.config.vocab_file)
-        settings = huggingface_heads.settings_of(task.facts, task.config)
+        settings = finetuned.settings_of(task.facts, task.config)
         facts |= {"labels": list(task.facts.labels), "task": settings}
     results = []
     with atomic_folder(request.output_dir) as folder:

@@ -15,8 +15,8 @@ from electra_tf.export import finetuned_task
 from electra_tf.export.finetuned_task import ExportedTask
 from electra_tf.export.formats import ExportRequest
 from electra_tf.export.signatures import EncoderInputs
-from electra_tf.inference import huggingface_heads
-from electra_tf.inference.huggingface_heads import PROBLEMS
+from electra_tf.inference import finetuned
+from electra_tf.inference.finetuned import PROBLEMS
 from electra_tf.interop import (
     huggingface,
     keras_hub,
@@ -88,7 +88,7 @@ def write_task(
         log("Segment 0 is written as segment 1, which this tagger was trained with.")
     checked = _check(task, network, stored.vocab.pad_id)
     facts = {
-        "task": huggingface_heads.settings_of(task.facts, task.config),
+        "task": finetuned.settings_of(task.facts, task.config),
         "run": task.config.model_name,  # "model" is the folder in it
     }
     return huggingface.write_networks(

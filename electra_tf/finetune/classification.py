@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import itertools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ import numpy as np
 
 from electra_tf.errors import UserError
 from electra_tf.finetune import inputs
-from electra_tf.finetune.inputs import Columns, Input, Source, shown
+from electra_tf.finetune.inputs import Columns, Input, Row, Source, shown
 from electra_tf.finetune.task import (
     FeatureSpec,
     HeadSpec,
@@ -60,11 +59,9 @@ class ClassificationScorer(Scorer):
 
     def get_results(self) -> list[tuple[str, float]]:
         """The metrics and the mean loss."""
-        labels = np.array([row["label_ids"] for row in self.rows])
-        predictions = np.array([row["predictions"] for row in self.rows])
-        found = [(m, 100.0 * self._value(m, labels, predictions)) for m in self.metrics]
-        loss = np.mean([row["loss"] for row in self.rows], dtype=np.float64)
-        return [*found, ("loss", float(loss))]
+        both = self.values("label_ids"), self.values("predictions")
+        found = [(m, 100.0 * self._value(m, *both)) for m in self.metrics]
+        return [*found, ("loss", float(self.values("loss").mean(dtype=np.float64)))]
 
     def _value(self, metric: str, labels: np.ndarray, predictions: np.ndarray) -> float:
         if metric == "accuracy":
@@ -79,16 +76,13 @@ class ClassificationScorer(Scorer):
 
     def details(self) -> dict[str, Any]:
         """Each class's precision, recall and F1, and which is taken for which."""
-        both = (
-            [self.labels[int(row[name])] for row in self.rows]
-            for name in ("label_ids", "predictions")
-        )
-        return class_details(*both)
+        both = self.values("label_ids"), self.values("predictions")
+        return class_details(*([self.labels[k] for k in numbers] for numbers in both))
 
     @property
     def is_degenerate(self) -> bool:
         """Whether every example gets the same class."""
-        return len({int(row["predictions"]) for row in self.rows}) == 1
+        return len({*self.values("predictions")}) == 1
 
 
 class RegressionScorer(Scorer):
@@ -102,10 +96,8 @@ class RegressionScorer(Scorer):
         """pearson, spearman, mse, loss."""
         from scipy import stats
 
-        targets, predictions, losses = (
-            np.array([row[name] for row in self.rows])
-            for name in ("targets", "predictions", "loss")
-        )
+        names = ("targets", "predictions", "loss")
+        targets, predictions, losses = map(self.values, names)
         is_defined = len(self.rows) > 1 and np.ptp(targets) > 0
         pearson = spearman = 0.0 if is_defined else math.nan
         if is_defined and not self.is_degenerate:
@@ -119,7 +111,7 @@ class RegressionScorer(Scorer):
     @property
     def is_degenerate(self) -> bool:
         """Whether the predictions hardly differ."""
-        return float(np.std([row["predictions"] for row in self.rows])) < 1e-4
+        return float(np.std(self.values("predictions"))) < 1e-4
 
 
 METRICS = ("accuracy", "mcc", "f1")
@@ -200,19 +192,51 @@ class TextTask(Task):
     @functools.cached_property
     def class_weights(self) -> list[float] | None:
         """What the losses of each class's examples are multiplied by in training."""
-        weights = self.config.class_weights.get(self.name)
-        weights = self.description.get("class_weights", weights)
-        if weights is None or not self.config.do_train or self.stored:
+        given = self.config.class_weights.get(self.name)
+        given = self.description.get("class_weights", given)
+        if given is None or not self.config.do_train or self.stored:
             return None
-        if weights == BALANCED:
-            labels = [example.label for example in self.read("train")]
-            return balanced_weights(self.name, self.labels, labels)
-        return checked_weights(self.name, self.labels, weights)
+        if given == "balanced":
+            return self._balanced_weights()
+        found, wrong = given, []
+        if isinstance(given, Mapping):
+            found = [given.get(label, 1.0) for label in self.labels]
+            wrong = [label for label in given if label not in self.labels]
+        if isinstance(found, list) and len(found) == len(self.labels):
+            is_weight = [type(x) in (int, float) and 0 <= x < math.inf for x in found]
+            wrong += [x for x, right in zip(found, is_weight, strict=True) if not right]
+        else:
+            wrong = [given]
+        if wrong:
+            raise UserError(
+                f"task {self.name}: class_weights has {shown(wrong[0])}.\nIt must be "
+                "'balanced', or a list or object with a number of at least 0 for each "
+                f"class: {', '.join(self.labels)}."
+            )
+        return [float(weight) for weight in found]
+
+    def _balanced_weights(self) -> list[float]:
+        """So that each class has the same part in the loss, the mean weight being 1.
+
+        Where a text has any number of classes: so that it weighs as much to have one
+        as not to have it.
+        """
+        examples, labels = self.read("train"), self.labels
+        named = (name for e in examples for name in self.names_in(e.label))
+        counts, total = collections.Counter(named), len(examples)
+        if missing := next((label for label in labels if not counts[label]), None):
+            raise UserError(
+                f"task {self.name}: class_weights is 'balanced', but there is no "
+                f"training example of {missing}.\nGive the weights as numbers."
+            )
+        if isinstance(examples[0].label, str):
+            return [total / (len(labels) * counts[label]) for label in labels]
+        return [max(total - counts[x], 1) / counts[x] for x in labels]
 
     def wrong_label(self, label: str) -> str | None:
         """What is wrong with a label or a number."""
         if not self.labels:
-            return wrong_number(label, self.lowest, self.highest)
+            return _wrong_number(label, self.lowest, self.highest)
         if label in self.labels:
             return None
         known = "there are" if self.stored is None else "the model was trained for"
@@ -220,14 +244,12 @@ class TextTask(Task):
 
     def feature_specs(self) -> tuple[FeatureSpec, ...]:
         """label_ids or targets, and eid."""
-        answer = FeatureSpec("targets", (), "float32")
-        if self.labels:
-            answer = FeatureSpec("label_ids", (), "int32")
-        return (answer, FeatureSpec("eid", (), "int32"))
+        answer = (
+            ("label_ids", (), "int32") if self.labels else ("targets", (), "float32")
+        )
+        return (FeatureSpec(*answer), FeatureSpec("eid", (), "int32"))
 
-    def featurize(
-        self, example: InputExample, is_training: bool
-    ) -> Iterator[dict[str, Any]]:
+    def featurize(self, example: InputExample, is_training: bool) -> Iterator[Row]:
         """[CLS] a [SEP] b [SEP], the longer text cut first; numbers become 0 to 1."""
         a = self.tokenizer.encode(example.text_a)
         b = self.tokenizer.encode(example.text_b or "")
@@ -265,10 +287,8 @@ class TextTask(Task):
         logits = np.asarray(row["logits"], np.float64)
         shares = np.exp(logits - logits.max())
         pairs = zip(self.labels, shares / shares.sum(), strict=True)
-        return {
-            "label": self.answer(row),
-            "probabilities": {name: rounded(share) for name, share in pairs},
-        }
+        odds = {name: rounded(share) for name, share in pairs}
+        return {"label": self.answer(row), "probabilities": odds}
 
     def write_predictions(self, split, scorer, directory) -> list[str]:
         """JSONL: the texts, the prediction, of a dev set also the right answer."""
@@ -283,25 +303,16 @@ class TextTask(Task):
 
     # Reading the files of a description.
 
-    @functools.cached_property
-    def lowest(self) -> float:
-        """The low end of the scale."""
-        return self._scale[0]
-
-    @functools.cached_property
-    def highest(self) -> float:
-        """The high end of the scale."""
-        return self._scale[1]
+    lowest = functools.cached_property(lambda self: self._scale[0])
+    highest = functools.cached_property(lambda self: self._scale[1])
 
     @functools.cached_property
     def _scale(self) -> tuple[float, float]:
         """That of the description, else the model, else the training file."""
-        if self._has_classes:
-            return 0.0, 1.0
         low, high = 0.0, 1.0
         if self.stored:
             low, high = self.stored.lowest, self.stored.highest
-        elif not self._is_scale_given:
+        elif not (self._has_classes or self._is_scale_given):
             low, high = _range(self.read("train"))
         given = self.description.get
         return float(given("lowest", low)), float(given("highest", high))
@@ -317,7 +328,21 @@ class TextTask(Task):
         if not self.description:
             return
         if self._has_classes:
-            self._check_labels()
+            train, labels = self.path("train"), self.labels
+            if len(labels) < self.fewest_labels:
+                raise UserError(
+                    f"task {self.name}: {train} has {len(labels)} labels "
+                    f"({', '.join(labels) or 'none'}); there is nothing to learn"
+                    f"{reasons(self.skipped.get('train', ()))}."
+                )
+            examples = [] if self.stored else self.read("train")
+            texts = {(e.text_a, e.text_b) for e in examples}
+            if len(texts) < len({e.label for e in examples}):
+                raise UserError(
+                    f"task {self.name}: {train} has {len(texts)} texts and more "
+                    f"labels, as {shown(examples[0].label)}.\nAre the columns of text "
+                    "and label swapped? text_a and label of the task name them."
+                )
         elif self.highest <= self.lowest:
             raise UserError(f"task {self.name}: all scores are {self.lowest:g}.")
         elif self.config.scores_dev and not self._is_scale_given:
@@ -328,22 +353,6 @@ class TextTask(Task):
                     f"training file from {self.lowest:g} to {self.highest:g}.\nGive "
                     f'the scale in the task: "lowest": {low:g}, "highest": {high:g}.'
                 )
-
-    def _check_labels(self) -> None:
-        if len(self.labels) < self.fewest_labels:
-            raise UserError(
-                f"task {self.name}: {self.path('train')} has {len(self.labels)} labels "
-                f"({', '.join(self.labels) or 'none'}); there is nothing to learn"
-                f"{reasons(self.skipped.get('train', ()))}."
-            )
-        examples = [] if self.stored else self.read("train")
-        texts = {(e.text_a, e.text_b) for e in examples}
-        if len(texts) < len({e.label for e in examples}):
-            raise UserError(
-                f"task {self.name}: {self.path('train')} has {len(texts)} texts and "
-                f"more labels, as {shown(examples[0].label)}.\nAre the columns of text "
-                "and label swapped? text_a and label of the task name them."
-            )
 
     @property
     def label_columns(self) -> tuple[str, ...]:
@@ -361,8 +370,8 @@ class TextTask(Task):
             return [self.input_example(eid, one.fields) for eid, one in enumerate(read)]
         rows = []
         wanted = [(*columns, *self.label_columns)]
-        for where, row, _ in inputs.whole_rows(source, wanted, bad):
-            if wrong := inputs.no_text(row, columns) or self.wrong_cells(row):
+        for where, row, _ in inputs.whole_rows(source, wanted, bad, len(columns)):
+            if wrong := self.wrong_cells(row):
                 bad(where, wrong)
             else:
                 rows.append((where, row))
@@ -381,10 +390,12 @@ class TextTask(Task):
         if self._has_classes:
             is_free = split == "train" and not self.stored
             return None if is_free else self.wrong_label(label)
-        ends = (self.description.get(key) for key in ("lowest", "highest"))
-        return wrong_number(label, *ends)
+        given = self.description.get
+        return _wrong_number(
+            label, given("lowest", -math.inf), given("highest", math.inf)
+        )
 
-    def wrong_cells(self, row: dict[str | None, Any]) -> str | None:
+    def wrong_cells(self, row: Row) -> str | None:
         """What is wrong with the cell of the label, as far as its type goes."""
         [column] = self.label_columns
         if isinstance(row[column], (list, dict)) or inputs.is_printed(row[column]):
@@ -392,7 +403,7 @@ class TextTask(Task):
             return f"{column} is {shown(row[column])}{hint}"
         return None if self.label_of(row) else f"the column {column!r} is empty"
 
-    def label_of(self, row: dict[str | None, Any]) -> str:
+    def label_of(self, row: Row) -> str:
         """The label of a line, without the spaces around it."""
         [column] = self.label_columns
         return str(row[column]).strip()
@@ -439,65 +450,8 @@ def truncate_pair(a: list[int], b: list[int], length: int) -> tuple[list, list]:
     return a, b
 
 
-BALANCED = "balanced"
-
-
-def checked_weights(name: str, labels: Sequence[str], weights: Any) -> list[float]:
-    """A weight for each label, in the order of the head's outputs.
-
-    Args:
-      name: of the task, for messages.
-      weights: numbers, in the order of the labels or by their names, where one that is
-        left out is 1.
-
-    Raises `UserError` for anything else.
-    """
-    found, wrong = weights, []
-    if isinstance(weights, Mapping):
-        found = [weights.get(label, 1.0) for label in labels]
-        wrong = [label for label in weights if label not in labels]
-    if not isinstance(found, list) or len(found) != len(labels):
-        wrong = [weights]
-    else:
-        numbers = [type(x) in (int, float) and 0 <= x < math.inf for x in found]
-        wrong += [x for x, right in zip(found, numbers, strict=True) if not right]
-    if wrong:
-        raise UserError(
-            f"task {name}: class_weights has {shown(wrong[0])}.\nIt must be "
-            f"{BALANCED!r}, or a list or object with a number of at least 0 for each "
-            f"class: {', '.join(labels)}."
-        )
-    return [float(weight) for weight in found]
-
-
-def balanced_weights(
-    name: str, labels: Sequence[str], of_examples: Sequence[Any]
-) -> list[float]:
-    """So that each class has the same part in the loss, the mean weight being 1.
-
-    Where a text has any number of classes: so that it weighs as much to have one as
-    not to have it.
-
-    Args:
-      of_examples: the label, or the tuple of labels, of each training example.
-    """
-    has_one, total = all(isinstance(x, str) for x in of_examples), len(of_examples)
-    each = of_examples if has_one else itertools.chain.from_iterable(of_examples)
-    counts = collections.Counter(each)
-    if missing := next((label for label in labels if not counts[label]), None):
-        raise UserError(
-            f"task {name}: class_weights is {BALANCED!r}, but there is no training "
-            f"example of {missing}.\nGive the weights as numbers."
-        )
-    if has_one:
-        return [total / (len(labels) * counts[label]) for label in labels]
-    return [max(total - counts[x], 1) / counts[x] for x in labels]
-
-
-def wrong_number(
-    label: str, lowest: float | None = None, highest: float | None = None
-) -> str | None:
-    """What is wrong with a score on a scale; None: that end is open."""
+def _wrong_number(label: str, lowest: float, highest: float) -> str | None:
+    """What is wrong with a score on a scale."""
     try:
         value = float(label)
     except ValueError:
@@ -506,11 +460,9 @@ def wrong_number(
         either = f"; {label.replace(',', '.')} or {label.replace(',', '')}?"
         is_thousands = re.fullmatch(r"-?\d{1,3}(,\d{3})+", label)
         return f"{shown(label)} is not a number{either if is_thousands else ''}"
-    low = -math.inf if lowest is None else lowest
-    high = math.inf if highest is None else highest
-    if low <= value <= high:
+    if lowest <= value <= highest:
         return None
-    return f"the score is {label}; it must be {low:g} to {high:g}"
+    return f"the score is {label}; it must be {lowest:g} to {highest:g}"
 
 
 def _range(examples: Sequence[InputExample]) -> tuple[float, float]:
@@ -518,7 +470,6 @@ def _range(examples: Sequence[InputExample]) -> tuple[float, float]:
     return min(numbers, default=0.0), max(numbers, default=1.0)
 
 
-SEPARATOR = ","
 _VECTOR = re.compile(r"[01]([ ,;|]+[01])+")
 _UNNAMED = (
     "labels are vectors of {} numbers, one for each class, and classes are called by "
@@ -526,7 +477,7 @@ _UNNAMED = (
 )
 
 
-def split(label: Any, separator: str) -> tuple[str, ...]:
+def _split(label: Any, separator: str) -> tuple[str, ...]:
     """The labels of one text, without the spaces around them.
 
     A list, one that was printed (as pandas does), 0 and 1 side by side, or a text with
@@ -548,7 +499,7 @@ def _flag(value: Any) -> float | None:
     return inputs.number_of(int(value) if isinstance(value, bool) else value)
 
 
-def is_vectors(labels: Sequence[tuple[str, ...]]) -> bool:
+def _is_vectors(labels: Sequence[tuple[str, ...]]) -> bool:
     """Whether labels are vectors of 0 and 1, a number for each class."""
     widths = {len(label) for label in labels}
     numbers = {inputs.number_of(name) for label in labels for name in label}
@@ -563,8 +514,7 @@ class MultilabelScorer(Scorer):
         self.labels = labels
 
     def _arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        gold = np.array([row["label_flags"] for row in self.rows]) > 0.5
-        return gold, np.array([row["logits"] for row in self.rows]) > 0
+        return self.values("label_flags") > 0.5, self.values("logits") > 0
 
     @property
     def _which(self) -> list[bool] | None:
@@ -582,11 +532,8 @@ class MultilabelScorer(Scorer):
             "f1_macro": metrics.f1_score(gold, ours, average="macro", **options),
             "exact_match": np.mean(np.all(gold == ours, axis=1)),
         }
-        loss = np.mean([row["loss"] for row in self.rows], dtype=np.float64)
-        return [
-            *((k, 100.0 * float(v)) for k, v in found.items()),
-            ("loss", float(loss)),
-        ]
+        loss = float(self.values("loss").mean(dtype=np.float64))
+        return [*((k, 100.0 * float(v)) for k, v in found.items()), ("loss", loss)]
 
     def details(self) -> dict[str, Any]:
         """Precision, recall and F1 of each class, in percent."""
@@ -624,7 +571,7 @@ class MultilabelTask(TextTask):
         """Whether each class has a column of its own, of 0 and 1."""
         return isinstance(self.description["label"], list)
 
-    def wrong_cells(self, row: dict[str | None, Any]) -> str | None:
+    def wrong_cells(self, row: Row) -> str | None:
         """What is wrong with the cells of the labels, as far as their type goes."""
         for column in self.label_columns:
             value = row[column]
@@ -637,12 +584,12 @@ class MultilabelTask(TextTask):
                 return f"{column} is {shown(value)}, not a list"
         return None
 
-    def label_of(self, row: dict[str | None, Any]) -> tuple[str, ...]:
+    def label_of(self, row: Row) -> tuple[str, ...]:
         """The labels of a line."""
         if self._has_columns:
             return tuple(name for name in self.label_columns if _flag(row[name]))
-        separator = self.description.get("separator", SEPARATOR)
-        return split(row[self.description["label"]], separator)
+        separator = self.description.get("separator", ",")
+        return _split(row[self.description["label"]], separator)
 
     def one_spelling(self, split: str, labels: list[Any]) -> list[Any]:
         """Labels by name: of vectors those that are 1, of numbers those of a list."""
@@ -650,7 +597,7 @@ class MultilabelTask(TextTask):
             return labels
         names = self.description.get("label_names")
         if split == "train" or not self.is_there("train"):
-            self._is_vectors = is_vectors(labels)
+            self._is_vectors = _is_vectors(labels)
             self._width = len(labels[0]) if labels else 0
             if {*labels} == {("0",), ("1",)}:
                 raise UserError(
@@ -704,7 +651,5 @@ class MultilabelTask(TextTask):
         [row] = rows
         shares = 1 / (1 + np.exp(-np.asarray(row["logits"], np.float64)))
         pairs = list(zip(self.labels, shares, strict=True))
-        return {
-            "labels": [name for name, share in pairs if share > 0.5],
-            "probabilities": {name: rounded(share) for name, share in pairs},
-        }
+        odds = {name: rounded(share) for name, share in pairs}
+        return {"labels": [k for k, x in pairs if x > 0.5], "probabilities": odds}

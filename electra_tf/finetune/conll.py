@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from electra_tf.errors import UserError
@@ -27,7 +27,7 @@ from electra_tf.finetune.inputs import (
 )
 from electra_tf.finetune.tag_schemes import OUTSIDE
 
-Sentence = tuple[int, list[list[str]]]  # number of its first line, cells of each line
+Lines = tuple[int, list[list[str]]]  # number of its first line, cells of each line
 Named = str | int | None  # a column, by name or counted from 1; None: not said
 # Names of lists of words in JSON, and of tags.
 WORDS, TAGS = ("words", "tokens"), ("tags", "ner_tags")
@@ -38,6 +38,15 @@ _NUMBERED = "the first column counts the words, which stand in column 2"
 _KEYED = re.compile(r"# ?[\w.:-]+ = |#+ ?(newdoc|newpar|begin document|end document)\b")
 _RANGE = re.compile(r"\d+[-.]\d+")  # CoNLL-U: several words in one, an empty word
 _SPAN = re.compile(r"[BIESLUMW][-_](.+)|(.+)[-_][BIESLUMW]", re.DOTALL)
+
+
+class Sentence(NamedTuple):
+    """A sentence of a file."""
+
+    where: str
+    words: list[str]
+    tags: list[str] | None  # None without any
+    id: Any = None  # the user's own
 
 
 class Layout(NamedTuple):
@@ -72,8 +81,8 @@ def cells_of(line: str) -> list[str]:
 
 def sentences(
     lines: Iterator[str], layout: Layout, skipped: list[str] | None = None
-) -> Iterator[Sentence]:
-    """The sentences of a file's lines.
+) -> Iterator[Lines]:
+    """The cells of the sentences in a file's lines.
 
     Args:
       skipped: takes the comments that are left out.
@@ -92,6 +101,37 @@ def sentences(
         elif not (layout.is_numbered and _RANGE.fullmatch(cells[0])):
             start = start if sentence else number
             sentence.append(cells)
+
+
+def sentences_of(
+    name: str,
+    lines: Iterator[str],
+    layout: Layout,
+    bad: Callable[[str, str], None],
+    skipped: list[str] | None = None,
+) -> Iterator[Sentence]:
+    """The words and tags in a file's lines.
+
+    Args:
+      bad: takes (where, what is wrong) of sentences that cannot be used.
+    """
+    if layout.is_running:
+        for number, line in enumerate(lines, start=1):
+            if line.split():
+                yield Sentence(f"{name}, line {number}", line.split(), None)
+        return
+    for first, rows in sentences(lines, layout, skipped):
+        right = [len(r) == layout.width and bool(r[layout.words]) for r in rows]
+        place = 0 if all(right) else right.index(False)
+        where = f"{name}, line {first + place}"
+        if all(right):
+            tags = None if layout.tags is None else [row[layout.tags] for row in rows]
+            yield Sentence(where, [row[layout.words] for row in rows], tags)
+        elif len(rows[place]) == layout.width:
+            bad(where, "an empty word")
+        else:
+            line = shown(" ".join(rows[place]))
+            bad(where, f"{line} has not {layout.width} columns as others have")
 
 
 def _is_comment(line: str, cells: list[str], layout: Layout, begins: bool) -> bool:
@@ -276,7 +316,14 @@ def words(
       column: where the words are.
     """
     if source.form == LINES:
-        yield from _asked_lines(source, column)
+        lines = iter(source.lines)
+        sample = list(itertools.islice(lines, _SAMPLE))
+        layout = untagged_layout(source.name, sample, column)
+        for note in layout.notes:
+            source.say(f"{source.name}: {note}")
+        lines = itertools.chain(sample, lines)
+        for found in sentences_of(source.name, lines, layout, refuse):
+            yield Input(found.where, {"words": found.words})
         return
     for where, row in sentence_rows(source, [(column, *WORDS)], identity[0]):
         key = next((k for k in (column, *WORDS) if row.get(k) is not None), None)
@@ -288,26 +335,6 @@ def words(
         if wrong := no_words(found):
             refuse(where, f"{key} has {wrong} for a word")
         yield Input(where, identity_of(row, identity) | {"words": [*map(str, found)]})
-
-
-def _asked_lines(source: Source, column: Named) -> Iterator[Input]:
-    lines = iter(source.lines)
-    sample = list(itertools.islice(lines, _SAMPLE))
-    layout = untagged_layout(source.name, sample, column)
-    for note in layout.notes:
-        source.say(f"{source.name}: {note}")
-    lines = itertools.chain(sample, lines)
-    if layout.is_running:
-        for number, line in enumerate(lines, start=1):
-            if cells := line.split():
-                yield Input(f"{source.name}, line {number}", {"words": cells})
-        return
-    for number, rows in sentences(lines, layout):
-        where = f"{source.name}, line {number}"
-        wrong = next((r for r in rows if len(r) != layout.width), None)
-        if wrong is not None:
-            refuse(where, f"{shown(' '.join(wrong))} has not {layout.width} columns")
-        yield Input(where, {"words": [row[layout.words] for row in rows]})
 
 
 def untagged_layout(name: str, lines: Sequence[str], column: Named = None) -> Layout:

@@ -73,11 +73,12 @@ GLUE = {
     ),
     "rte": Glue((1, 2), 3, _NLI, {"test": "RTE"}),
 }
-HIGHEST_SCORE = 5.0  # of sts
 
 
 class GlueTask(TextTask):
     """A task of GLUE, in the files of its download."""
+
+    _scale = 0.0, 5.0  # of sts
 
     def __init__(self, name, config, tokenizer):
         super().__init__(name, config, tokenizer)
@@ -86,7 +87,6 @@ class GlueTask(TextTask):
         self.labels = self.glue.labels
         self.metric, self.more_metrics = self.glue.metric, self.glue.more_metrics
         self.usual_columns = self.glue.columns
-        self.highest = HIGHEST_SCORE
 
     def splits(self, kind: str) -> list[str]:
         """mnli has two dev sets and three test sets."""

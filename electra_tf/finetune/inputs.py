@@ -44,6 +44,8 @@ _SAMPLE = 10_000  # lines that separator and quotes of a table are recognised fr
 csv.field_size_limit(sys.maxsize)
 Row = dict[str | None, Any]  # by column; cells beyond the header's are under None
 Columns = tuple[str, ...]
+Choices = Sequence[Columns]
+Placed = Iterator[tuple[str, Row]]  # each row with its place in the file
 
 
 @functools.cache
@@ -108,8 +110,7 @@ def parquet_name(folder: Path, split: str) -> str:
     parts = sorted(path.name for path in folder.glob(f"{name}-00000-of-*.parquet"))
     if parts and whole not in parts:
         raise UserError(
-            f"{folder / parts[0]} is one of several files; a split is read from one."
-            f"\nJoin them, for instance with Dataset.to_parquet, as {whole}."
+            f"{folder / parts[0]} is one of several files; join them as {whole}."
         )
     return whole
 
@@ -122,13 +123,10 @@ def open_source(path: str | None, form: str | None, kind: str) -> Source:
 
     Raises `UserError` for a form that is not known, or not of this kind.
     """
-    if path is None and form is None:
-        raise UserError(
-            f"give --input-format with standard input: {', '.join(FORMS[kind])}."
-        )
+    if path is None and form in (None, "parquet"):
+        forms = ", ".join(form for form in FORMS[kind] if form != "parquet")
+        raise UserError(f"give --input-format with standard input: {forms}.")
     found = input_form(path, form, kind)
-    if path is None and found == "parquet":
-        raise UserError("parquet cannot be read from standard input; name the file.")
     return Source(path or corpus.STANDARD_INPUT, found, _content(path, found))
 
 
@@ -200,9 +198,7 @@ def _lines(
             yield from block[0].split("\r") if is_one else block
 
 
-def records(
-    source: Source, choices: Sequence[Columns] = ()
-) -> Iterator[tuple[str, Row]]:
+def records(source: Source, choices: Choices = ()) -> Placed:
     """(place, fields by column) of each row.
 
     Args:
@@ -230,9 +226,7 @@ def records(
         raise UserError(f"{name} is none of {', '.join('.' + x for x in TABLES)}.")
 
 
-def _cells(
-    source: Source, lines: Iterator[str], choices: Sequence[Columns]
-) -> Iterator[tuple[str, Row]]:
+def _cells(source: Source, lines: Iterator[str], choices: Choices) -> Placed:
     """The rows of a table in text: TSV or CSV, with the signs that its header has.
 
     A .tsv is as GLUE's files unless it looks otherwise: without quoting.
@@ -249,15 +243,9 @@ def _cells(
     if is_quoted:
         rows = _csv_rows(name, lines, delimiter)
     else:
-        rows = _tsv_rows(lines, delimiter)
+        rows = ((n, x.split(delimiter)) for n, x in enumerate(lines, 1) if x.strip())
     _, header = next(rows, (1, []))
-    below = [line.split(delimiter) for line in sample[first + 1 : first + 1000]]
-    is_example = len(below) > 1 and any(
-        cell and sum(row[place : place + 1] == [cell] for row in below) > 1
-        for place, cell in enumerate(header)
-    )
-    hint = "\nIts first line looks like an example; put the names of the columns above."
-    _check_header(name, header, choices, hint=hint * is_example)
+    _check_header(name, header, choices)
     head = list(itertools.islice(rows, 1000))
     counts = [str(number) for number in range(1, len(head) + 1)]
     is_longer = all(len(cells) == len(header) + 1 for _, cells in head)
@@ -271,9 +259,7 @@ def _cells(
         yield f"{name}, line {number + first + source.skipped}", row
 
 
-def _signs(
-    source: Source, sample: Sequence[str], choices: Sequence[Columns]
-) -> tuple[str, bool, int]:
+def _signs(source: Source, sample: list[str], choices: Choices):
     """(separator, whether cells are quoted, lines before the header)."""
     usual = "\t" if source.form == "tsv" else ","
     first = 0
@@ -325,14 +311,14 @@ def _is_quoted(sample: Sequence[str], delimiter: str) -> bool:
     return 0 < there == needed
 
 
-def _table_rows(path: str, choices: Sequence[Columns]) -> Iterator[tuple[str, Row]]:
+def _table_rows(path: str, choices: Choices) -> Placed:
     """The rows of a Parquet file; numbers of classes by their names, if it has these.
 
     A number without a class, which marks the rows without a label, is left out, and
     a list with one.
     """
     table = Rows(path)
-    _check_header(path, table.columns, choices, "It has the columns")
+    _check_header(path, table.columns, choices)
 
     def named(value: Any, names: Sequence[str]) -> Any:
         if isinstance(value, list):
@@ -356,15 +342,7 @@ def _of_json(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def _tsv_rows(lines: Iterator[str], sign: str) -> Iterator[tuple[int, list[str]]]:
-    for number, line in enumerate(lines, start=1):
-        if number == 1 or line.strip():
-            yield number, line.split(sign)
-
-
-def _csv_rows(
-    name: str, lines: Iterator[str], sign: str
-) -> Iterator[tuple[int, list[str]]]:
+def _csv_rows(name: str, lines: Iterator[str], sign: str):
     """(line where it begins, cells) of each row."""
     ended = (f"{line}\n" for line in lines)
     reader = csv.reader(ended, delimiter=sign, strict=True)
@@ -376,36 +354,25 @@ def _csv_rows(
             first = reader.line_num + 1
     except csv.Error as error:
         raise UserError(
-            f"{name}, line {first}: a quote is opened there and not closed where its "
-            f"column ends ({error}).\nInside a quoted text write two for one, as in "
-            '"a 5"" disk".'
+            f"{name}, line {first}: a quote is opened and not closed where its column "
+            f'ends ({error}).\nInside a quoted text write two for one: "a 5"" disk".'
         ) from None
 
 
-def _check_header(
-    name: str,
-    header: Sequence[str],
-    choices: Sequence[Columns],
-    named_by: str = "Its first line names",
-    hint: str = "",
-) -> None:
+def _check_header(name: str, header: Sequence[str], choices: Choices) -> None:
     if not choices or any(all(header.count(c) == 1 for c in x) for x in choices):
         return
     column = next(c for c in choices[0] if header.count(c) != 1)
-    close = difflib.get_close_matches(column, header, n=1)
-    found = f"no column {column!r}; did you mean {close[0]!r}?" if close else ""
-    if column in header:
-        found = f"{header.count(column)} columns {column!r}."
+    count = header.count(column)
+    found = f"{count} columns {column!r}" if count else f"no column {column!r}"
+    if close := difflib.get_close_matches(column, () if count else header, n=1):
+        found += f"; did you mean {close[0]!r}?"
     # Quoted names may have line ends, of which a message has few.
     names = " ".join(", ".join(header).split()) or "none"
-    names = names if len(names) <= _SHOWN else f"{names[:_SHOWN]}..."
-    found = found or f"no column {column!r}."
-    raise UserError(f"{name} has {found}\n{named_by} {names}.{hint}")
+    raise UserError(f"{name} has {found}.\nThe columns are named {names[:_SHOWN]}.")
 
 
-def _objects(
-    name: str, lines: Iterator[str], skipped: int
-) -> Iterator[tuple[str, Row]]:
+def _objects(name: str, lines: Iterator[str], skipped: int) -> Placed:
     for number, line in enumerate(lines, start=1 + skipped):
         if not line.strip():
             continue
@@ -439,7 +406,7 @@ def _missing(constant: str) -> None:
     del constant
 
 
-def _array(source: Source) -> Iterator[tuple[str, Row]]:
+def _array(source: Source) -> Placed:
     """The objects of a JSON array, perhaps under one key."""
     content = read_json(source)
     lists = [content] if isinstance(content, list) else []
@@ -461,7 +428,7 @@ def _flat(row: Row) -> Row:
 
 
 def whole_rows(
-    source: Source, choices: Sequence[Columns], bad: Callable[[str, str], None]
+    source: Source, choices: Choices, bad: Callable[[str, str], None], num_texts: int
 ) -> Iterator[tuple[str, Row, Columns]]:
     """Rows that have all columns of one of the choices, and which these are.
 
@@ -470,6 +437,7 @@ def whole_rows(
 
     Args:
       bad: called for the others: (where, what is wrong).
+      num_texts: how many of the columns, the first, hold texts.
     """
     chosen: Columns | None = None
     for where, row in records(source, choices):
@@ -485,6 +453,11 @@ def whole_rows(
         elif chosen and columns[: len(chosen)] != chosen[: len(columns)]:
             here, before = (", ".join(names) for names in (columns, chosen))
             bad(where, f"the text is in {here}, but in {before} on the lines before")
+        elif lists := [
+            c for c in columns[:num_texts] if isinstance(row[c], list | dict)
+        ]:
+            what = f"column {lists[0]!r} is {shown(row[lists[0]])}, not a text"
+            bad(where, what)
         else:
             chosen = None if source.form == _ROWS else columns
             yield where, row, columns
@@ -498,7 +471,7 @@ def more_columns(row: Row) -> str:
 
 def texts(
     source: Source,
-    choices: Sequence[Columns],
+    choices: Choices,
     identity: Columns = ("id",),
     bad: Callable[[str, str], None] | None = None,
 ) -> Iterator[Input]:
@@ -507,20 +480,8 @@ def texts(
     Args:
       identity: what the column of the user's own ids may be called.
     """
-    bad = bad or refuse
-    for where, row, columns in whole_rows(source, choices, bad):
-        if wrong := no_text(row, columns):
-            bad(where, wrong)
-        else:
-            yield Input(where, text_fields(row, columns, identity))
-
-
-def no_text(row: Row, columns: Columns) -> str | None:
-    """What is wrong with the texts of a row."""
-    for name in columns:
-        if isinstance(row[name], (list, dict)):
-            return f"column {name!r} is {shown(row[name])}, not a text"
-    return None
+    for where, row, columns in whole_rows(source, choices, bad or refuse, 2):
+        yield Input(where, text_fields(row, columns, identity))
 
 
 def text_fields(row: Row, columns: Columns, identity: Columns) -> dict[str, Any]:

@@ -84,11 +84,8 @@ class Notation(NamedTuple):
         return cls(scheme, *more)
 
     def __str__(self) -> str:
-        parts = [self.scheme or "", self.form, self.outside]
-        usual = Notation()
-        while len(parts) > 1 and parts[-1] == usual[len(parts) - 1]:
-            parts.pop()
-        return " ".join(parts)
+        text = f"{self.scheme or ''} {self.form} {self.outside}"
+        return text.removesuffix(" O").removesuffix(" B-PER")
 
     def read(self, tag: str) -> str | None:
         """A tag as BIOES has it, the letter first; None where it is none."""
@@ -140,8 +137,8 @@ def notation_of(
     found = Notation(given and given.scheme, outside=outside)
 
     def readable(form: str) -> int:
-        one = found._replace(form=form)
-        return sum(n for tag, n in classes.items() if one.read(tag))
+        read = found._replace(form=form).read
+        return sum(n for tag, n in classes.items() if read(tag))
 
     form = max(FORMS[:4], key=readable)  # the first of equals
     if classes and not readable(form):
@@ -212,18 +209,14 @@ def spans_in(tags: Sequence[str]) -> list[Span]:
 def tags_of(spans: Sequence[Span], length: int, scheme: str = "BIOES") -> list[str]:
     """The tags of spans in a scheme; IO merges those of one class that touch."""
     letters = _LETTERS[scheme]
-    tags = ["O"] * length
+    tags, ends = ["O"] * length, {(end, name) for _, end, name in spans}
     for start, end, name in spans:
         inner = ["I"] * (end - start + 1)
         if "E" in letters:
             inner[0], inner[-1] = "B", "E"
             if start == end:
                 inner[0] = "S"
-        elif scheme == "IOB2" or scheme == "IOB1" and _ends_at(spans, start - 1, name):
+        elif scheme == "IOB2" or scheme == "IOB1" and (start - 1, name) in ends:
             inner[0] = "B"
         tags[start : end + 1] = [f"{letters[letter]}-{name}" for letter in inner]
     return tags
-
-
-def _ends_at(spans: Sequence[Span], place: int, name: str) -> bool:
-    return any(end == place and theirs == name for _, end, theirs in spans)

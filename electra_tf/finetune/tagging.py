@@ -18,6 +18,7 @@ import numpy as np
 
 from electra_tf.errors import UserError
 from electra_tf.finetune import conll, inputs, tag_schemes
+from electra_tf.finetune.conll import Sentence
 from electra_tf.finetune.inputs import Columns, Input, Source, shown
 from electra_tf.finetune.tag_schemes import PLAIN, Notation, Span, tags_of
 from electra_tf.finetune.task import (
@@ -36,15 +37,6 @@ _CUT_OFF = "(cut off)"  # in confusion matrices
 NO_TAG = "_"  # of a word beyond max_seq_length, where tags are plain
 
 
-class Sentence(NamedTuple):
-    """A sentence of a file."""
-
-    where: str
-    words: list[str]
-    tags: list[str] | None  # one missing in a bad sentence, None without any
-    id: Any = None  # the user's own
-
-
 class TaggingExample(NamedTuple):
     """A sentence."""
 
@@ -53,6 +45,11 @@ class TaggingExample(NamedTuple):
     tags: list[str] | None  # BIOES or plain; None where there are none to read
     written: Sequence[str] = ()  # the tags as the file has them
     id: Any = None  # the user's own
+
+
+def _num_words(row: dict[str, Any]) -> int:
+    """The words of a sentence that were not cut off."""
+    return int(np.sum(row["labels_mask"]).round())
 
 
 class SpanScorer(Scorer):
@@ -79,19 +76,14 @@ class SpanScorer(Scorer):
         """The tags of one sentence, "labels" or "predictions"."""
         if name == "labels" and self._examples is not None:
             return self._examples[int(row["eid"])].tags or []
-        count = int(round(float(np.sum(row["labels_mask"]))))
-        return [self.labels[int(i)] for i in row[name][:count]]
-
-    def spans(self, row: dict[str, Any], name: str) -> list[Span]:
-        """The spans of one sentence, "labels" or "predictions"."""
-        return self._reading(self.tags(row, name))
+        return [self.labels[int(i)] for i in row[name][: _num_words(row)]]
 
     def _counts(self) -> dict[str, collections.Counter[str]]:
         """Right, predicted and gold spans of each class."""
         found = {name: collections.Counter() for name in ("right", "predicted", "gold")}
         for row in self.rows:
-            ours = set(self.spans(row, "predictions"))
-            theirs = set(self.spans(row, "labels"))
+            names = ("predictions", "labels")
+            ours, theirs = (set(self._reading(self.tags(row, x))) for x in names)
             both = (ours & theirs, ours, theirs)
             for counter, spans in zip(found.values(), both, strict=True):
                 counter.update(name for _, _, name in spans)
@@ -177,8 +169,8 @@ class TaggingTask(Task):
 
     def __init__(self, name, config, tokenizer):
         super().__init__(name, config, tokenizer)
-        self._layouts: dict[str, conll.Layout] = {}
-        self._sentences: dict[str, list[Sentence]] = {}
+        self.layout = functools.cache(self._layout)
+        self.sentences = functools.cache(self._sentences)
         scheme = self.description.get("scheme")
         self._given = Notation.named(scheme) if scheme else None
         self.is_plain = self._given is not None and self._given.scheme == PLAIN
@@ -191,12 +183,10 @@ class TaggingTask(Task):
         """Those that the model was trained for, else those of the data."""
         if self.stored:
             return list(self.stored.labels)
-        examples = [e for split in self.label_splits() for e in self.read(split)]
+        # The original's labels are those of all splits.
+        more = [s for s in ("dev", "test") if self.is_original and self.is_there(s)]
+        examples = [e for split in ("train", *more) for e in self.read(split)]
         return sorted({tag for e in examples for tag in e.tags or ()})
-
-    def label_splits(self) -> list[str]:
-        """The splits whose tags are labels."""
-        return ["train"]
 
     @property
     def main_metric(self) -> str:
@@ -205,15 +195,15 @@ class TaggingTask(Task):
 
     def check(self) -> None:
         """The tags are in one scheme; a model that is not trained knows all classes."""
+        train, dev = self.path("train"), self.path("dev")
         if self.stored is None:
-            if self.path("train").is_file() and not self.labels and self.read("train"):
-                raise UserError(f"{self.path('train')} has words, but no tags.")
+            if train.is_file() and not self.labels and self.read("train"):
+                raise UserError(f"{train} has words, but no tags.")
         elif self.config.scores_dev and (unknown := self._unknown("dev")):
             known = ", ".join(sorted({_class_of(tag) for tag in self.labels}))
             raise UserError(
-                f"{self.path('dev')} has the class {shown(unknown[0])}, which the "
-                f"model was not trained for; it has {known}.\nName it as there, or "
-                "train anew."
+                f"{dev} has the class {shown(unknown[0])}, which the model was not "
+                f"trained for; it has {known}.\nName it as there, or train anew."
             )
 
     def notes(self, kinds: Sequence[str]) -> list[str]:
@@ -285,8 +275,7 @@ class TaggingTask(Task):
                 found.append(TaggingExample(len(found), words, None, (), identity))
                 continue
             if len(words) != len(tags):
-                what = f"{len(words)} words, {len(tags)} tags: a word without a tag, "
-                self.bad(split, where, f"{what}or not as many columns as others")
+                self.bad(split, where, f"{len(words)} words, {len(tags)} tags")
                 continue
             marks = [self.notation.read(tag) for tag in tags]
             if None in marks:
@@ -301,50 +290,31 @@ class TaggingTask(Task):
             found.append(TaggingExample(len(found), words, marks, tags, identity))
         return found
 
-    def sentences(self, split: str) -> list[Sentence]:
-        """All sentences of a file, read once; in a bad one a tag is missing."""
-        if split not in self._sentences:
-            rows = self._of_lists if self._has_lists(split) else self._of_lines
-            names, found = self.description.get("tag_names"), list(rows(split))
-            if names:
-                found = [one._replace(tags=_named(one.tags, names)) for one in found]
-            self._sentences[split] = found
-        return self._sentences[split]
+    def _sentences(self, split: str) -> list[Sentence]:
+        """All sentences of a file that can be used."""
+        rows = self._of_lists if self._has_lists(split) else self._of_lines
+        names = self.description.get("tag_names")
+        return [
+            one._replace(tags=_named(one.tags, names)) if names else one
+            for one in rows(split)
+        ]
 
     def _has_lists(self, split: str) -> bool:
         return inputs.form_of(self.path(split)) in ("json", "jsonl", "parquet", "csv")
 
     def _of_lines(self, split: str) -> Iterator[Sentence]:
         path, layout, skipped = self.required(split), self.layout(split), []
-        lines = iter(Source.of(path).lines)
-        if layout.is_running:
-            for number, line in enumerate(lines, start=1):
-                if line.split():
-                    yield Sentence(f"{path}, line {number}", line.split(), None)
-            return
-        for note in layout.notes:
+        for note in layout.notes if not layout.is_running else ():
             self.remark(split, note, 0)
-        for first, rows in conll.sentences(lines, layout, skipped):
-            words = [row[min(layout.words, len(row) - 1)] for row in rows]
-            whole = [row for row in rows if len(row) == layout.width]
-            right = [len(r) == layout.width and bool(r[layout.words]) for r in rows]
-            number = first if all(right) else first + right.index(False)
-            where = f"{path}, line {number}"
-            if len(whole) == len(rows) and not all(right):
-                self.bad(split, where, "an empty word")
-                continue
-            tags = None if layout.tags is None else [row[layout.tags] for row in whole]
-            yield Sentence(where, words, tags)
+        lines, bad = iter(Source.of(path).lines), functools.partial(self.bad, split)
+        yield from conll.sentences_of(str(path), lines, layout, bad, skipped)
         if skipped:
             what = f"comment lines are left out, as {shown(skipped[0])}"
             self.remark(split, what, len(skipped))
 
-    def layout(self, split: str) -> conll.Layout:
+    def _layout(self, split: str) -> conll.Layout:
         """The columns of a file."""
-        if split not in self._layouts:
-            lines = [*Source.of(self.required(split)).lines]
-            self._layouts[split] = self.layout_of(split, lines)
-        return self._layouts[split]
+        return self.layout_of(split, [*Source.of(self.required(split)).lines])
 
     def layout_of(self, split: str, lines: list[str]) -> conll.Layout:
         """The columns of a file with these lines; the description names some."""
@@ -457,17 +427,14 @@ class TaggingTask(Task):
         It is None for words beyond max_seq_length.
         """
         [row] = rows
-        there = int(round(float(np.sum(row["labels_mask"]))))
+        there = _num_words(row)
         tags = [self.labels[int(i)] for i in row["predictions"][:there]]
         logits = np.asarray(row["logits"][:there], np.float64)
         odds = np.exp(logits - logits.max(axis=-1, keepdims=True, initial=-np.inf))
         best = odds.max(axis=-1, initial=0) / odds.sum(axis=-1)
         count = len(example.words)
-        missing = [None] * (count - there)
-        return {
-            "tags": self._written(tags, count, split),
-            "probabilities": [*map(rounded, best), *missing],
-        }
+        shares = [*map(rounded, best), *[None] * (count - there)]
+        return {"tags": self._written(tags, count, split), "probabilities": shares}
 
     def write_predictions(self, split, scorer, directory) -> list[str]:
         """CoNLL: word, tag, predicted tag; words beyond max_seq_length get O.
@@ -526,11 +493,6 @@ class ChunkTask(TaggingTask):
     def path(self, split: str) -> Path:
         """The file of a split."""
         return Path(self.config.raw_data_dir(self.name)) / f"{split}.txt"
-
-    def label_splits(self) -> list[str]:
-        """All that are there."""
-        others = (s for s in ("dev", "test") if self.path(s).is_file())
-        return ["train", *others]
 
     def layout_of(self, split: str, lines: list[str]) -> conll.Layout:
         """Words in the first column; a test set with fewer columns has no tags."""

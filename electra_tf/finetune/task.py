@@ -17,6 +17,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
 from electra_tf.finetune.inputs import Input, Source
@@ -70,6 +72,10 @@ class Scorer(ABC):
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def values(self, name: str) -> np.ndarray:
+        """An output of all examples."""
+        return np.array([row[name] for row in self.rows])
 
     @abstractmethod
     def get_results(self) -> list[tuple[str, float]]:

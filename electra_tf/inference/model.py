@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
+import abc
 import functools
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from electra_tf.errors import UserError
+from electra_tf.errors import EXIT_DIVERGED, UserError
+from electra_tf.finetune.inputs import Input, Source, shown
+from electra_tf.finetune.results import finite
 from electra_tf.inference.scoring import (
     METHODS,
     TextScore,
@@ -188,7 +192,7 @@ class Model:
         return tf.function(hidden, [ids, ids, ids], autograph=False)
 
     def _score_function(self, method: str) -> Callable[..., Any]:
-        """As `pseudo_likelihood.function_of`."""
+        """Of ids, mask and segment ids [B, L] (and positions [B]) to scores."""
         raise NotImplementedError
 
     def detect(self, texts: Any, batch_size: int = 32) -> list[list[TokenPrediction]]:
@@ -239,7 +243,7 @@ class Model:
         return {}
 
     def scorer(self, method: str | None = None) -> TextScorer:
-        """What scores texts by a method of `pseudo_likelihood`.
+        """What scores texts by one of METHODS.
 
         By default it is Electric's, or else the best that the model offers, which a
         line on stderr names. Raises `UserError`, naming those that it offers, for
@@ -328,3 +332,97 @@ class Model:
                     token = text[start:end], start, end, probability, replacement
                     found.append(TokenPrediction(*token))
         return predictions
+
+
+# What an input may be a tuple of, by the key of `inputs.FORMS`.
+_COLUMNS = {"texts": ("text", "text_b"), "questions": ("question", "context")}
+
+
+def plain(value: Any) -> Any:
+    """A tensor, an array or one of its values as Python has them; bytes as text."""
+    value = value.numpy() if hasattr(value, "numpy") else value
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+class Predictor(Model, abc.ABC):
+    """A model that predicts.
+
+    Args:
+      origin: where its weights are.
+      task: that it was fine-tuned on, by its name.
+      reads: what it predicts for, a key of `inputs.FORMS`.
+      num_texts: 2 for pairs.
+      fewest: of them that an input may have, if not as many.
+      facts: in JSON, what its answers depend on besides the weights.
+    """
+
+    def __init__(
+        self,
+        origin: str,
+        task: str,
+        reads: str,
+        num_texts: int = 1,
+        fewest: int | None = None,
+        facts: Mapping[str, Any] = MappingProxyType({}),
+    ):
+        self.origin, self.task, self.reads, self.facts = origin, task, reads, facts
+        self.name, self.what = origin, f"a model fine-tuned on {task}"
+        count = num_texts if reads == "texts" else 2
+        self._columns = _COLUMNS.get(reads, ())[:count]
+        self._fewest = fewest or len(self._columns)
+
+    @abc.abstractmethod
+    def read_inputs(self, source: Source) -> Iterator[Input]:
+        """What is to be predicted, in a user's file."""
+
+    @abc.abstractmethod
+    def predictions(
+        self, inputs: Iterable[Input]
+    ) -> Iterator[tuple[Input, dict[str, Any]]]:
+        """Yields each input with its prediction, in order."""
+
+    def rows(self, inputs: Iterable[Input]) -> Iterator[dict[str, Any]]:
+        """Yields the fields of each input and its prediction, in order.
+
+        Raises `UserError` (70) for outputs that are not finite.
+        """
+        for one, found in self.predictions(inputs):
+            if finite(found) != found:
+                raise UserError(
+                    f"{one.where}: {self.origin} gives it {shown(found)}: its weights "
+                    "or activations are not finite.",
+                    EXIT_DIVERGED,
+                )
+            yield one.fields | found
+
+    def predict(self, inputs: Iterable[Any]) -> list[dict[str, Any]]:
+        """Predictions in order; docs/prediction.md says what they hold.
+
+        Args:
+          inputs: texts, pairs of texts, lists of words or pairs (question, context), as
+            str, bytes or tensors; or objects by column, as a line of .jsonl has them.
+
+        Raises `UserError` naming the input that cannot be used.
+        """
+        inputs = plain(inputs) if hasattr(inputs, "ndim") else inputs
+        inputs = [inputs] if isinstance(inputs, str | bytes | Mapping) else inputs
+        objects = (self._object(number, one) for number, one in enumerate(inputs))
+        return list(self.rows(self.read_inputs(Source.of_objects(objects))))
+
+    def _object(self, number: int, one: Any) -> Mapping[str, Any]:
+        if isinstance(one, Mapping):
+            return one
+        one = plain(one)
+        is_list = isinstance(one, Iterable) and not isinstance(one, str)
+        if self.reads == "words" and (is_list or isinstance(one, str)):
+            return {"words": list(one) if is_list else one.split()}
+        parts = tuple(one) if is_list else (one,) * isinstance(one, str)
+        if not self._columns or not self._fewest <= len(parts) <= len(self._columns):
+            raise UserError(
+                f"input {number} is {shown(one)}; {self.task} takes "
+                f"{' and '.join(self._columns) or 'words'}."
+            )
+        return dict(zip(self._columns, parts, strict=False))

@@ -1,27 +1,225 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What model lies at a path, and what it predicts."""
+"""What model lies at a path; SavedModels of export_model.py as loaded models."""
 
 from __future__ import annotations
 
+import bisect
 import os
 import time
-from collections.abc import Iterable, Iterator
+import types
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from electra_tf.console import Console, duration
+from electra_tf import startup
+from electra_tf.console import Console, duration, say_nothing
 from electra_tf.errors import UserError
-from electra_tf.finetune import registry
-from electra_tf.finetune.inputs import Input
+from electra_tf.finetune import conll, inputs, qa
+from electra_tf.finetune.inputs import Input, Source
 from electra_tf.finetune.results import CONFIG, hparams_in
-from electra_tf.inference import huggingface_heads, pretrained_model, saved_model
-from electra_tf.inference.model import Model
-from electra_tf.inference.predictor import Predictor, TaskPredictor, read_trial
-from electra_tf.paths import local_of
+from electra_tf.finetune.task import rounded
+from electra_tf.inference import finetuned, pretrained_model
+from electra_tf.inference.model import Model, Predictor, plain
+from electra_tf.inference.scoring import batched
+from electra_tf.paths import local_of, readable_by_tensorflow
 from electra_tf.storage.files import line_writer
-from electra_tf.storage.manifest import MANIFEST, read_json, saved_model_in
+from electra_tf.storage.manifest import (
+    MANIFEST,
+    read_json,
+    saved_model_in,
+    verify_folder,
+)
 from electra_tf.storage.remote_run import bring_model
 from electra_tf.text.records import json_line
+from electra_tf.text.tokenization import Tokenizer, encoded
+from electra_tf.text.vocabulary import Vocabulary
+
+_BATCH = 64
+# The inputs of a task's signature -> what it reads.
+_READS = {
+    ("text",): "texts",
+    ("text", "text_b"): "texts",
+    ("context", "question"): "questions",
+}
+_ANSWERS = {"label", "labels", "value", "answer"}
+# Parts of a pre-trained model -> (signature and output for ids).
+_PARTS = {
+    "encoder": ("serving_default", "sequence_output"),
+    "preprocessor": ("serving_default", "input_word_ids"),
+    "detector": ("ids", "probabilities"),
+    "generator": ("ids", "mlm_logits"),
+    "scorer": ("ids", "token_scores"),
+}
+_IDS = ("input_word_ids", "input_mask", "input_type_ids", "masked_lm_positions")
+
+
+def _read_saved_model(folder: Path) -> SavedModelPredictor | SavedModelPart:
+    """The SavedModel in a folder: of a fine-tuned task, or of a part of a model.
+
+    Raises `UserError`: 2 for a SavedModel of something else, 65 for a damaged one.
+    """
+    manifest = verify_folder(folder, say_nothing)
+    startup.import_tensorflow()
+    import tensorflow as tf
+    import tensorflow_text  # noqa: F401 - its ops are in the graph
+
+    loaded = tf.saved_model.load(readable_by_tensorflow(folder))
+    call = loaded.signatures.get("serving_default")
+    if call and _ANSWERS & call.structured_outputs.keys():
+        return SavedModelPredictor(folder, call, manifest)
+    if manifest.get("what") in _PARTS:
+        return SavedModelPart(folder, loaded, manifest)
+    raise UserError(f"{folder} is a SavedModel that export_model.py has not written.")
+
+
+class _Encoder:
+    """The encoder of a SavedModel, called as `TextEncoder` is."""
+
+    def __init__(self, states: Callable[..., Any], hidden_size: int):
+        self._states, self.hidden_size = states, hidden_size
+
+    def __call__(self, *inputs) -> Any:
+        return types.SimpleNamespace(sequence_output=self._states(*inputs))
+
+
+class SavedModelPart(Model):
+    """An encoder, preprocessor, detector, generator or scorer.
+
+    Args:
+      loaded: the SavedModel; it has to be kept, or its variables are deleted.
+      manifest: of the export.
+    """
+
+    def __init__(self, folder: Path, loaded: Any, manifest: dict[str, Any]):
+        import tensorflow as tf
+
+        kind = manifest["what"]
+        self.name = self.origin = str(folder.absolute())
+        self.what = f"the SavedModel of a model's {kind}"
+        self.vocab = Vocabulary.load(folder / "assets" / "vocab.txt")
+        settings = manifest["do_lower_case"], manifest["strip_accents"]
+        self.tokenizer = Tokenizer(self.vocab, *settings)
+        self.max_seq_length = manifest["max_seq_length"]
+        self._loaded, (signature, output) = loaded, _PARTS[kind]
+        call = loaded.signatures[signature]
+
+        def of_ids(*inputs):
+            tensors = map(tf.convert_to_tensor, inputs)
+            return call(**dict(zip(_IDS, tensors, strict=False)))[output]
+
+        if kind == "encoder":
+            self.encoder = _Encoder(of_ids, call.structured_outputs[output].shape[-1])
+        elif kind == "detector":
+            self._detect = of_ids
+        elif kind == "generator":
+            self._logits_at = of_ids
+        elif kind == "scorer":
+            self.methods, self._scores = ("electric",), of_ids
+
+    def _score_function(self, method: str) -> Callable[..., Any]:
+        del method
+        return self._scores
+
+    def __repr__(self) -> str:
+        return f"<{self.what} from {self.name}>"
+
+
+class SavedModelPredictor(Predictor):
+    """A fine-tuned task; its graph reads texts and answers.
+
+    Args:
+      call: its signature.
+      manifest: of the export; {} without one.
+    """
+
+    def __init__(self, folder: Path, call: Any, manifest: dict[str, Any]):
+        self._call = call
+        self._takes = tuple(sorted(call.structured_input_signature[1]))
+        self._is_tagger = "words" in call.structured_outputs
+        super().__init__(
+            str(folder.absolute()),
+            manifest.get("task", folder.parent.name),
+            "words" if self._is_tagger else _READS[self._takes],
+            len(self._takes),
+        )
+        self._choices = [*map(tuple, manifest.get("columns", [])), self._takes]
+        self._identity = tuple(manifest.get("identity", ("id", "index")))
+        self._word_column = manifest.get("words", "words")
+
+    def read_inputs(self, source: Source) -> Iterator[Input]:
+        """What is to be predicted, in the columns of the task's description."""
+        if self.reads == "texts":
+            return inputs.texts(source, self._choices, self._identity)
+        if self.reads == "words":
+            return conll.words(source, self._word_column, self._identity)
+        return qa.questions(source)
+
+    def predictions(
+        self, inputs: Iterable[Input]
+    ) -> Iterator[tuple[Input, dict[str, Any]]]:
+        """Yields each input with its prediction, in order."""
+        import tensorflow as tf
+
+        for chunk in batched(inputs, _BATCH):
+            texts = [one.fields for one in chunk]
+            if self._is_tagger:
+                texts = [{"text": " ".join(one["words"])} for one in texts]
+            columns = {
+                name: tf.constant([encoded(one[name]) for one in texts])
+                for name in self._takes
+            }
+            found = {k: v.numpy() for k, v in self._call(**columns).items()}
+            for row, one in enumerate(chunk):
+                answer = {name: plain(values[row]) for name, values in found.items()}
+                yield one, self._answer_of(one.fields, answer)
+
+    def _answer_of(self, fields: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
+        """As `Task.prediction`."""
+        if self._is_tagger:
+            return _tags(fields["words"], row)
+        if "value" in row:
+            return {"value": rounded(row["value"])}
+        if "answer" in row:
+            return _answer(row)
+        shares = zip(row["labels"], map(rounded, row["probabilities"]), strict=True)
+        shares = dict(shares)
+        if "label" in row:
+            return {"label": row["label"], "probabilities": shares}
+        labels = [name for name, share in shares.items() if share > 0.5]
+        return {"labels": labels, "probabilities": shares}
+
+
+def _tags(words: list[str], row: dict[str, Any]) -> dict[str, Any]:
+    """A word's tag is that of the first of the words that the graph finds in it.
+
+    Or after it, where nothing of a word is left: as `TaggingTask` reads it. If nothing
+    of the words at the end is left, their tag there is that of [SEP], which the graph
+    does not give: here it is "O", without a probability.
+    """
+    starts = [start for start in row["starts"] if start >= 0]
+    tags, shares, first = [], [], 0
+    for word in words:
+        place = bisect.bisect_left(starts, first)
+        is_there = place < len(starts)
+        tags.append(row["labels"][place] if is_there else "O")
+        shares.append(rounded(row["probabilities"][place]) if is_there else None)
+        first += len(word) + 1
+    return {"tags": tags, "probabilities": shares}
+
+
+def _answer(row: dict[str, Any]) -> dict[str, Any]:
+    is_there = row["start"] >= 0
+    answer = {
+        "answer": row["answer"],
+        "start": row["start"] if is_there else None,
+        "end": row["end"] if is_there else None,
+        "score": rounded(row["score"]) if is_there else 0.0,
+        "probability": rounded(row["probability"]),
+    }
+    if "null_odds" in row:
+        answer["null_odds"] = rounded(row["null_odds"])
+        answer["has_answer"] = bool(row["has_answer"])
+    return answer
 
 
 def load(
@@ -85,11 +283,12 @@ def _find(folder: Path, name: str | None, data_dir: str | None) -> Model | None:
                 f"{folder} has several tasks: {', '.join(names)}.\n"
                 "Name one: --task, or task= of electra_tf.load."
             )
-        return _trial(folder, name, data_dir)
+        trained = finetuned.read_trial(folder, name, data_dir=data_dir)
+        return finetuned.predictor_of(trained, folder, name)
     if saved := saved_model_in(folder):
         _check_task(saved, "task", name)
-        return saved_model.read(saved)
-    if found := huggingface_heads.read(folder):
+        return _read_saved_model(saved)
+    if found := finetuned.read_huggingface(folder):
         _check_task(folder, "what", name)
     return found
 
@@ -108,13 +307,6 @@ def _check_task(folder: Path, key: str, name: str | None) -> None:
             f"--task {name}: {folder} {theirs}.\nLeave --task out, or give the model "
             "of that task."
         )
-
-
-def _trial(folder: Path, name: str | None, data_dir: str | None) -> TaskPredictor:
-    found = read_trial(folder, name, data_dir=data_dir)
-    tasks = registry.make_tasks(found.config, found.vocab, folder, reads_data=False)
-    number = found.config.task_names.index(name) if name else 0
-    return TaskPredictor(found, tasks[number], number)
 
 
 def write(

@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import say_nothing
 from electra_tf.errors import UserError
 from electra_tf.inference.model import Model, TokenPrediction
-from electra_tf.inference.scoring import TextScore, TokenScore
+from electra_tf.inference.scoring import METHODS, TextScore, TokenScore
 from electra_tf.interop import huggingface, keras_hub, readers, tf1
 from electra_tf.interop.checkpoint import HEADS, StoredModel, empty_pretrainer
 from electra_tf.paths import local_of
@@ -32,6 +32,82 @@ from electra_tf.storage.checkpoints import of_arrays
 from electra_tf.text import tokenization, word_list
 from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary, resolve_settings
+
+if TYPE_CHECKING:
+    from electra_tf.pretrain.pretraining import ElectraPretrainer
+
+
+def methods_of(pretrainer: ElectraPretrainer) -> list[str]:
+    """The methods that a model offers, the best one first."""
+    offered = {pretrainer.objective.scoring, pretrainer.generator.scoring}
+    # It takes the generator's q for what the samples were drawn from, and `mask_prob`
+    # for the probability that a token is one.
+    settings = pretrainer.settings
+    drawn = settings.temperature == 1 and not settings.disallow_correct
+    evenly = pretrainer.objective.masks_evenly and not settings.rare_mask_power
+    has_q = pretrainer.generator.log_q is not None and drawn
+    if "discriminator" in offered and has_q and evenly:
+        offered.add("electra_tt")
+    return [name for name in METHODS if name in offered]
+
+
+def function_of(model: ElectraPretrainer, method: str, mask_id: int) -> Callable:
+    """Scores by a method as a graph; docs/electric.md derives them.
+
+    | method | model | passes over a text of n tokens |
+    |---|---|---|
+    | electric | Electric: minus the energy | 1 |
+    | electra_tt | ELECTRA with two towers: p from its discriminator and log q | 1 |
+    | two_tower | Electric's generator, its own log-probabilities | 1 |
+    | mask_each | a masked language model: each token masked in turn | n |
+    | discriminator | ELECTRA: log-probability of "original"; no likelihood | 1 |
+
+    Returns: function of ids, mask and segment ids, int32 [B, L], to float32 [B, L]; of
+      mask_each with positions int32 [B] besides, to float32 [B].
+    """
+    import tensorflow as tf
+
+    from electra_tf.pretrain.generators import MaskedInputs
+    from electra_tf.pretrain.heads import log_probability
+
+    def electric(*texts):
+        """-E(x)_t of every token (Electric paper, sections 2.1 and 2.4).
+
+        The head says how much a token looks replaced, which is its energy: with the
+        normaliser that noise-contrastive estimation drives to 1, -E(x)_t estimates
+        log p(x_t | the other tokens).
+        """
+        return -model.replaced_logits(*texts, net_only=True)
+
+    def discriminator(*texts):
+        """log P(token was not replaced)."""
+        return tf.math.log_sigmoid(-model.replaced_logits(*texts))
+
+    def two_tower(*texts):
+        """log q(x_t | x before t, x after t), by the two towers."""
+        generator = model.generator
+        return generator.log_q(generator(MaskedInputs.unmasked(*texts)), texts[0])
+
+    def electra_tt(*texts):
+        """log p(x_t | the other tokens) from the discriminator and q (section 3.2)."""
+        log_q, mask_prob = two_tower(*texts), model.settings.mask_prob
+        return log_probability(model.replaced_logits(*texts), log_q, mask_prob)
+
+    def mask_each(ids, mask, segments, positions):
+        """log p(x_t | x without t) of one token per row, which is masked."""
+        at = tf.stack([tf.range(tf.shape(ids)[0]), positions], axis=1)
+        targets = tf.gather_nd(ids, at)
+        masks = tf.fill(tf.shape(targets), mask_id)
+        ids = tf.tensor_scatter_nd_update(ids, at, masks)
+        logits = model.generator.logits_at(ids, mask, segments, positions[:, None])
+        return -tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits[:, 0])
+
+    methods = electric, discriminator, two_tower, electra_tt, mask_each
+    specs = [tf.TensorSpec([None, None], tf.int32)] * 3
+    if method == "mask_each":
+        specs.append(tf.TensorSpec([None], tf.int32))
+    scores = {function.__name__: function for function in methods}[method]
+    return tf.function(scores, input_signature=specs, autograph=False)
 
 
 class PretrainedModel(Model):
@@ -59,7 +135,6 @@ class PretrainedModel(Model):
     ):
         import tensorflow as tf
 
-        from electra_tf.inference import pseudo_likelihood
         from electra_tf.model.encoder import TextEncoder
 
         self.config = config
@@ -82,7 +157,7 @@ class PretrainedModel(Model):
             self.encoder = network.electra
         if not has_generator:
             self.what += " without its generator"
-        self.methods = pseudo_likelihood.methods_of(network)
+        self.methods = methods_of(network)
         traced = functools.partial(tf.function, autograph=False, reduce_retracing=True)
         if network.discriminator_predictions is not None:
             self._detect = traced(self._probabilities)
@@ -90,11 +165,7 @@ class PretrainedModel(Model):
         self._logits_at = network.generator.logits_at
 
     def _score_function(self, method: str) -> Callable[..., Any]:
-        from electra_tf.inference import pseudo_likelihood
-
-        return pseudo_likelihood.function_of(
-            self.pretrainer, method, self.vocab.mask_id
-        )
+        return function_of(self.pretrainer, method, self.vocab.mask_id)
 
     def corrupt(
         self, texts: Any, seed: int = 0, batch_size: int = 32

@@ -259,7 +259,7 @@ def _layers(shape: ModelConfig, embedding_size: int, head: str | None):
     elif head == GENERATOR_HEAD:
         name = "generator_predictions"
         layer = MaskedLMHead(
-            embedding_size, shape.vocab_size, name, act, dtype="float32"
+            embedding_size, shape.vocab_size, name, hidden_act=act, dtype="float32"
         )
         layer.build((None, width))
     return encoder, layer

@@ -86,8 +86,7 @@ def for_each(
             | "Spread" >> beam.Reshuffle()
             | "Work" >> beam.Map(call)
         )
-        state = pipeline.run().wait_until_finish()
-        if state in ("FAILED", "CANCELLED"):
+        if (state := pipeline.run().wait_until_finish()) in ("FAILED", "CANCELLED"):
             raise RuntimeError(f"the pipeline ended as {state}")
 
     problem = _watched(run)
@@ -95,9 +94,9 @@ def for_each(
         with open(error_path, encoding="utf-8") as f:
             stored = json.load(f)
         os.unlink(error_path)
-        raise UserError(stored["message"], stored["exit_code"])
+        raise UserError(*stored)
     if problem:
-        raise _failed(problem, folder)
+        raise as_user_error(problem) or _failed(problem, folder)
 
 
 def _watched(run: Callable[[], None]) -> Exception | None:
@@ -112,19 +111,14 @@ def _watched(run: Callable[[], None]) -> Exception | None:
             run()
         except Exception as e:  # runners raise what they like
             ended.put(e)
-        else:
-            ended.put(None)
+        ended.put(None)
 
-    def lost(args: Any) -> None:
-        ended.put(
-            UserError(
-                "a worker of Beam was killed or lost, perhaps for want of memory.\n"
-                "What is finished is kept: run the command again to resume.",
-                EXIT_PEER_LOST,
-            )
-        )
-
-    before, threading.excepthook = threading.excepthook, lost
+    lost = UserError(
+        "a worker of Beam was killed or lost, perhaps for want of memory.\n"
+        "What is finished is kept: run the command again to resume.",
+        EXIT_PEER_LOST,
+    )
+    before, threading.excepthook = threading.excepthook, lambda _: ended.put(lost)
     try:
         threading.Thread(target=guarded, daemon=True).start()
         return ended.get()
@@ -139,12 +133,10 @@ def _options(beam_args: str) -> tuple[str, Any]:
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
     # Workers that Beam starts on this machine import this package, too.
     root = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
-    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    if root not in paths:
-        os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, paths)])
+    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     try:
-        args = shlex.split(beam_args)
-        options = pipeline_options.PipelineOptions(args)
+        options = pipeline_options.PipelineOptions(shlex.split(beam_args))
         standard = options.view_as(pipeline_options.StandardOptions)
     except (ValueError, SystemExit) as e:
         raise UserError(f"--beam-args cannot be read: {e}", EXIT_FLAGS) from None
@@ -176,26 +168,20 @@ def _call(
         try:
             function(task)
         except UserError as e:
-            error = {"message": str(e), "exit_code": e.exit_code}
             try:
-                atomic_write(error_path, json.dumps(error))
+                atomic_write(error_path, json.dumps([str(e), e.exit_code]))
             except UserError:
                 raise RuntimeError(as_text(e)) from None
 
 
 def _failed(error: Exception, folder: str) -> UserError:
     """The error for a run that ended, in three lines; all of it is in a file."""
-    if found := as_user_error(error):
-        return found
-    lines = [line for line in str(error).strip().splitlines() if line.strip()]
-    reason = f"{type(error).__name__}: {lines[-1].strip() if lines else ''}"
+    reason = str(error).strip().rpartition("\n")[2].strip()
     path = f"{folder}.beam_traceback.txt"
-    where = ""
-    with contextlib.suppress(OSError):
-        with open(path, "w", encoding="utf-8") as f:
-            f.write("".join(traceback.format_exception(error)))
-        where = f" The traceback is in {path}."
+    with contextlib.suppress(UserError):
+        atomic_write(path, "".join(traceback.format_exception(error)))
     return UserError(
-        f"the Beam runner failed: {reason:.300}\nWhat is finished is kept: run the "
-        f"command again to resume, or see docs/scale.md.{where}"
+        f"the Beam runner failed: {type(error).__name__}: {reason:.300}\nWhat is "
+        "finished is kept: run the command again to resume, or see docs/scale.md.\n"
+        f"The traceback is in {path}."
     )

@@ -139,18 +139,10 @@ def _sizes(path: str) -> dict[str, int]:
     if remote.is_remote(path):
         sizes = {n: facts["size"] for n, facts in remote.listing(path).items()}
     else:
-        try:
-            names = os.listdir(path)
-        except FileNotFoundError:
-            names = []
-        except OSError as e:
-            raise UserError(f"cannot use {path}: {e.strerror}.") from None
-        sizes = {name: _size(os.path.join(path, name)) for name in names}
+        places = {n: os.path.join(path, n) for n in remote.names_in(path)}
+        is_file = os.path.exists  # a link may be broken
+        sizes = {n: is_file(p) and os.path.getsize(p) for n, p in places.items()}
     return {n: size for n, size in sizes.items() if not n.startswith(NAME)}
-
-
-def _size(path: str) -> int:
-    return os.path.getsize(path) if os.path.exists(path) else 0  # a broken link
 
 
 def _state(
@@ -160,28 +152,26 @@ def _state(
     found = sorted(name for name in sizes if not name.startswith(f".{STATE}."))
     if not found:
         return None
-    for name in (MANIFEST, STATE):
-        if name in found:
-            advice = "Name another folder, or remove this one yourself."
-            state = read_json(Path(path, name), advice)
-            stored = state.get("settings")
-            _check_same(path, stored if isinstance(stored, dict) else {}, settings)
-            if name == MANIFEST:
-                _check_complete(path, state, sizes)
-            return state
-    raise UserError(
-        f"{path} already holds something ({found[0]}"
-        f"{', ...' if len(found) > 1 else ''}), and not what this command makes.\n"
-        "Nothing is overwritten: name another folder, or remove it yourself."
-    )
-
-
-def _check_same(path: str, stored: dict, current: dict) -> None:
-    if found := differences(dict(_flat(stored)), dict(_flat(current))):
+    name = next((name for name in (MANIFEST, STATE) if name in found), None)
+    if name is None:
         raise UserError(
-            f"{path} was made with other settings: {as_text(found)}.\nNothing is "
+            f"{path} already holds something ({found[0]}), and not what this command "
+            "makes.\nNothing is overwritten: name another folder, or remove this one."
+        )
+    state = read_json(Path(path, name), "Name another folder, or remove this one.")
+    stored = dict(_flat(state.get("settings") or {}))
+    if changed := differences(stored, dict(_flat(settings))):
+        raise UserError(
+            f"{path} was made with other settings: {as_text(changed)}.\nNothing is "
             "overwritten: name another folder, or give the settings of before."
         )
+    for file in state["files"] if name == MANIFEST else ():
+        if (size := sizes.get(file["name"])) != file["bytes"]:
+            raise UserError(
+                f"{os.path.join(path, file['name'])} has {size or 0} bytes, but the "
+                f"manifest lists {file['bytes']}.\nRestore it, or name another folder."
+            )
+    return state
 
 
 def _flat(settings: dict, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -191,15 +181,3 @@ def _flat(settings: dict, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from _flat(value, f"{prefix}{name}: ")
         else:
             yield prefix + name, value
-
-
-def _check_complete(path: str, manifest: dict, sizes: Mapping[str, int]) -> None:
-    for file in manifest["files"]:
-        size = sizes.get(file["name"])
-        if size != file["bytes"]:
-            has = "is missing" if size is None else f"has {size} bytes"
-            raise UserError(
-                f"{os.path.join(path, file['name'])} {has}, but the manifest of what "
-                f"was finished there lists it with {file['bytes']}.\nRestore it, or "
-                "name another folder."
-            )

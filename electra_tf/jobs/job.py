@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import functools
-import hashlib
 import json
 import multiprocessing
 import multiprocessing.connection
@@ -20,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from electra_tf.console import Console, duration
@@ -28,7 +28,9 @@ from electra_tf.jobs import beam
 from electra_tf.jobs import folder as job_folder
 from electra_tf.jobs.folder import OWN, JobFolder
 from electra_tf.storage import remote
+from electra_tf.storage.atomic_folder import sync_folder
 from electra_tf.storage.files import PARTIAL, atomic_write, cannot_write, sync_directory
+from electra_tf.storage.manifest import record_of
 
 
 class Job(NamedTuple):
@@ -47,6 +49,9 @@ class Job(NamedTuple):
     work: Callable[[Any, str], dict[str, Any]]
     tasks: Sequence[Any]
     sizes: Sequence[int]
+
+    def title(self) -> str:
+        return self.name.replace("_", " ")
 
 
 class Runner(NamedTuple):
@@ -78,7 +83,7 @@ def run(folder: JobFolder, job: Job, runner: Runner) -> None:
             ):
                 progress.add(number)
         else:
-            print(f"{job.name}: {len(left)} of {count} parts with Beam", flush=True)
+            print(f"{job.title()}: {len(left)} of {count} parts with Beam", flush=True)
             beam.for_each(execute, tasks, folder.path, runner.beam_args)
     finally:
         folder.remove_partial()
@@ -101,33 +106,24 @@ def _execute(
     try:
         os.makedirs(temporary)
         facts = work(content, temporary)
-        made = sorted(os.listdir(temporary))
-        places = [f"{OWN}/{file}" if file[0] == "." else file for file in made]
-        files = [_facts(os.path.join(temporary, file)) for file in made]
-        for file, place in zip(files, places, strict=True):
-            file["name"] = place
-        record = {"files": files, **facts}
+        sync_folder(Path(temporary))
+        files = []
+        for file in sorted(os.listdir(temporary)):
+            place = f"{OWN}/{file}" if file[0] == "." else file
+            files.append({"name": place} | record_of(Path(temporary, file)))
         path = job_folder.record_path(folder, name, number)
-        atomic_write(path, json.dumps(record) + "\n")
-        for file, place in zip(made, places, strict=True):
-            os.replace(os.path.join(temporary, file), os.path.join(folder, place))
+        atomic_write(path, json.dumps({"files": files, **facts}) + "\n")
+        places = [os.path.join(folder, file["name"]) for file in files]
+        for place in places:
+            os.replace(os.path.join(temporary, os.path.basename(place)), place)
         sync_directory(folder)
-        for place in [*places, os.path.relpath(path, folder)]:
-            remote.put(os.path.join(folder, place))
+        for place in [*places, path]:
+            remote.put(place)
     except OSError as e:
         raise cannot_write(folder, e) from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return number
-
-
-def _facts(path: str) -> dict[str, Any]:
-    """Of a file, which becomes durable."""
-    with open(path, "rb") as f:
-        os.fsync(f.fileno())
-        size = os.fstat(f.fileno()).st_size
-        digest = hashlib.file_digest(f, "sha256").hexdigest()
-    return {"name": "", "bytes": size, "sha256": digest}
 
 
 class _Progress:
@@ -139,25 +135,28 @@ class _Progress:
         self._bytes = self._first = sum(job.sizes[number] for number in finished)
         self._begin = time.monotonic()
         if finished:
-            self._console.log(f"{self._line()} are there.")
+            total = len(job.sizes)
+            self._console.log(
+                f"{job.title()}: {self._parts:,} of {total:,} parts exist."
+            )
 
     def add(self, number: int) -> None:
         """Counts a task that this run has finished, and shows it."""
         self._parts += 1
         self._bytes += self._job.sizes[number]
         seconds = max(1e-3, time.monotonic() - self._begin)
-        total = sum(self._job.sizes)
+        parts, total = len(self._job.sizes), sum(self._job.sizes)
         speed = (self._bytes - self._first) / seconds
-        line = f"{self._line()}, {self._bytes / 1e6:,.1f} of {total / 1e6:,.1f} MB"
-        line += f", {speed / 1e6:,.2f} MB/s, {duration(seconds)}"
-        if self._parts == len(self._job.tasks):
+        line = f"{self._job.title()}: "
+        if parts > 1:
+            line += f"{self._parts:,} of {parts:,} parts, "
+        line += f"{self._bytes / 1e6:,.1f} of {total / 1e6:,.1f} MB, "
+        line += f"{speed / 1e6:,.2f} MB/s, {duration(seconds)}"
+        if self._parts == parts:
             self._console.log(line)
         else:
             left = duration((total - self._bytes) / max(1, speed))
             self._console.tick(f"{line}, {left} left")
-
-    def _line(self) -> str:
-        return f"{self._job.name}: {self._parts:,} of {len(self._job.tasks):,} parts"
 
 
 # Processes of this machine.

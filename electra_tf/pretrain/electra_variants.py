@@ -128,7 +128,7 @@ class FrozenGenerator(Electra):
 
     def total_loss(self, generated, discriminated):
         del generated
-        return self.settings.disc_weight * discriminated.loss
+        return self.main_loss(discriminated)
 
 
 class TwoStage(Electra):

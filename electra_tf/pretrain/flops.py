@@ -167,7 +167,13 @@ def _main_flops(config: PretrainingConfig) -> float:
         total += model.get_binary_classification_flops() / model.s  # at [CLS] alone
     if kind.predicts == "candidates":
         model = dataclasses.replace(model, v=config.num_candidates)
-    return total + _softmax_flops(model, kind.predicts)
+    total += _softmax_flops(model, kind.predicts)
+    if config.contrastive_weight:
+        # A second pass; views of a group are to the head at [CLS] as tokens to others.
+        views = dataclasses.replace(model, e=model.h, v=2 * config.contrastive_group)
+        views = dataclasses.replace(views, output_frac=2 / model.s)
+        total += model.get_encoder_flops() + views.get_embedding_flops(output=True)
+    return total
 
 
 def _generator_flops(config: PretrainingConfig) -> float:

@@ -40,6 +40,7 @@ class MaskedInputs(NamedTuple):
     other_weights: tf.Tensor | None = None  # float32 [B, L], where they were drawn
     is_intact: tf.Tensor | None = None  # float32 [B, 1], 1 where nothing is replaced
     sample_uniform: tf.Tensor | None = None  # float32 [B, N], decides the samples
+    crop_uniform: tf.Tensor | None = None  # float32 [B, 1], decides the crops
 
     @classmethod
     def of(cls, batch: dict[str, tf.Tensor]) -> MaskedInputs:
@@ -96,10 +97,10 @@ class Generator(keras.layers.Layer, abc.ABC):
     """Proposes tokens for the masked positions; the contract of all kinds.
 
     What must be known of a kind before TensorFlow is imported (hparams, names of
-    weights, cost) is its row in config/generators.py.
+    weights, cost) is its row in config/objectives.py.
 
     Attributes:
-      scoring: the name in `pseudo_likelihood` of the scores that its own predictions
+      scoring: the name in `scoring.METHODS` of the scores that its own predictions
         give, None if they give none.
       logits_at: of a generator that fills the masks of any text a method: the scores of
         all tokens at positions of a text, from its input_ids, input_mask and

@@ -38,6 +38,7 @@ MASK_TOKEN_SHARE = 0.85
 _RANDOM_TOKENS, _OTHER_POSITIONS = 1, 2
 _INTACT = 5
 _FROM_FREQUENCIES = 6
+_CROP = 7
 _PHILOX = 1  # tf.random.Algorithm.PHILOX
 # Words are taken until one does not fit, this many times. In text nothing is left open
 # then (after two times 1 % of the slots, where most tokens are parts of words).
@@ -73,6 +74,7 @@ class MaskingSettings:
         becomes [MASK], or a random token; the rest keep theirs.
       draw_others: whether as many positions of another draw are marked, too.
       intact_share: of the sequences, those that is_intact marks.
+      has_crops: whether a second view of each sequence is drawn.
       vocab_size: tokens that a random one is drawn from.
       continuations: bool [V], the tokens that continue a word.
       words: words of scripts without spaces.
@@ -90,6 +92,7 @@ class MaskingSettings:
     random_token_share: float = 0.0
     draw_others: bool = False
     intact_share: float = 0.0
+    has_crops: bool = False
     vocab_size: int = 0
     continuations: np.ndarray | None = None
     words: WordTables | None = None
@@ -113,6 +116,7 @@ class MaskingSettings:
             **{name: getattr(config, name) for name in names.split()},
             draw_others=config.electra_15_positions == "other",
             intact_share=config.intact_share if has_verdict else 0.0,
+            has_crops=config.contrastive_weight > 0,
             special_ids=(vocab.cls_id, vocab.sep_id, vocab.mask_id),
             vocab_size=len(vocab),
             continuations=vocab.continuations,
@@ -248,8 +252,9 @@ def mask_batch(
     Args:
       first_row: which row of the global batch the first one of `batch` is.
 
-    Returns what `mask_by_draws` does; with `intact_share` also is_intact, float32
-    [B, 1]; with a curriculum what `Curriculum.apply` adds.
+    Returns what `mask_by_draws` does; with `intact_share` also is_intact, with
+    `has_crops` crop_uniform (see `cropped`), both float32 [B, 1]; with a curriculum
+    what `Curriculum.apply` adds.
     """
     size, length = tf.shape(batch["input_ids"])[0], tf.shape(batch["input_ids"])[1]
 
@@ -265,6 +270,8 @@ def mask_batch(
     if settings.intact_share:
         is_intact = tf.cast(draw(1, _INTACT) < settings.intact_share, tf.float32)
         batch = batch | {"is_intact": is_intact}
+    if settings.has_crops:
+        batch = batch | {"crop_uniform": draw(1, _CROP)}
     draws = draw(settings.draws_per_row(length))
     if settings.token_weights is not None:
         slots = 2 * settings.max_predictions_per_seq
@@ -334,6 +341,32 @@ def mask_by_draws(
         others = positions_mask(others, tf.shape(input_ids)[1])
         masked["other_weights"] = tf.cast(others, tf.float32)
     return batch | masked | {"sample_uniform": sample_uniform}
+
+
+def cropped(
+    input_ids: tf.Tensor,
+    input_mask: tf.Tensor,
+    segment_ids: tf.Tensor,
+    uniform: tf.Tensor,
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Nine tenths of each text in a row, between its first and last token [B, L].
+
+    Args:
+      uniform: float32 [B, 1] in [0, 1), decides where they begin.
+    """
+    inner = tf.maximum(tf.reduce_sum(input_mask, axis=1, keepdims=True) - 2, 0)
+    kept = inner * 9 // 10
+    choices = inner - kept + 1
+    start = tf.cast(uniform * tf.cast(choices, tf.float32), tf.int32)
+    start = tf.minimum(start, choices - 1)  # u * choices may round up to choices
+    place = tf.range(tf.shape(input_ids)[1])[None]
+    at = tf.where(place > kept, inner + 1, place + tf.where(place > 0, start, 0))
+    mask = tf.cast(place < kept + 2, tf.int32)
+    return (
+        gather_positions(input_ids, at) * mask,
+        mask,
+        (gather_positions(segment_ids, at) * mask),
+    )
 
 
 def positions_mask(positions: tf.Tensor, length: int | tf.Tensor) -> tf.Tensor:

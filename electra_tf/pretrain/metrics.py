@@ -210,6 +210,24 @@ SENTENCE_METRICS = (
         tag="sentence/accuracy",
     ),
 )
+# With `contrastive_weight`.
+CONTRAST_METRICS = (
+    _ratio(
+        "contrastive_loss",
+        "cross-entropy of finding a sequence's other view among those of others, nats",
+        *("contrastive_loss", "sequences"),
+        healthy="falls from log(2 `contrastive_group` - 1); above that less 2",
+        short="contrast",
+        tag="contrast/loss",
+    ),
+    _ratio(
+        "contrastive_accuracy",
+        "share of views that are nearest to the other view of their sequence",
+        *("contrastive_correct", "sequences"),
+        healthy="rises to 1",
+        tag="contrast/accuracy",
+    ),
+)
 ALL_METRICS = (
     LOSS,
     *GENERATOR_METRICS,
@@ -217,6 +235,7 @@ ALL_METRICS = (
     *TOKEN_METRICS,
     *POLICY_METRICS,
     *SENTENCE_METRICS,
+    *CONTRAST_METRICS,
 )
 
 

@@ -18,11 +18,19 @@ import keras
 import tensorflow as tf
 
 from electra_tf.config.model import ModelConfig
-from electra_tf.config.objectives import DISCRIMINATOR_HEAD, OBJECTIVES, SENTENCE_HEAD
-from electra_tf.pretrain import metrics
+from electra_tf.config.objectives import (
+    CONTRAST_HEAD,
+    DISCRIMINATOR_HEAD,
+    OBJECTIVES,
+    SENTENCE_HEAD,
+)
+from electra_tf.model.dropout import fold_in
+from electra_tf.pretrain import masking, metrics
 from electra_tf.pretrain.generators import GeneratorOutput, MaskedInputs
 from electra_tf.pretrain.heads import (
     DiscriminatorOutput,
+    Transform,
+    contrast,
     discriminator_head,
     discriminator_output,
     masked_lm_head,
@@ -51,6 +59,7 @@ class LossWeights(NamedTuple):
 
     generator: tf.Tensor | None = None  # positions that the generator's loss counts
     discriminator: tf.Tensor | None = None  # those that the main network's counts
+    sequences: tf.Tensor | None = None
 
 
 class CorruptedText(NamedTuple):
@@ -78,7 +87,7 @@ class Objective:
       model: what a model trained with it is called, for messages.
       description: how such a model was trained, for model cards.
       tag: of model cards, None for none beside "electra".
-      scoring: the name in `pseudo_likelihood` of the scores that the main network's
+      scoring: the name in `scoring.METHODS` of the scores that the main network's
         own predictions give, None if they give none.
       masks_evenly: whether a token is masked with probability `mask_prob`, whatever
         becomes of the others.
@@ -103,16 +112,25 @@ class Objective:
 
     def __init__(self, settings, stage: int | None = None):
         self.settings, self.stage = settings, stage
+        if settings.contrastive_weight:
+            self.metrics = (*self.metrics, *metrics.CONTRAST_METRICS)
 
     def heads(self, config: ModelConfig, dtype) -> list[keras.layers.Layer]:
         """The built heads of its row; each is an attribute of the model by its name."""
         names = OBJECTIVES[self.settings.objective].heads
+        if self.settings.contrastive_weight:
+            names = (*names, CONTRAST_HEAD)
         return [self.head(name, config, dtype) for name in names]
 
     def head(self, name: str, config: ModelConfig, dtype) -> keras.layers.Layer:
         """One built head."""
         if name in (DISCRIMINATOR_HEAD, SENTENCE_HEAD):
             return discriminator_head(config, dtype, name)
+        if name == CONTRAST_HEAD:
+            shape = config.hidden_act, config.initializer_range
+            head = Transform(config.hidden_size, name, *shape, dtype=dtype)
+            head.build((None, config.hidden_size))
+            return head
         width = self.settings.embedding_size
         return masked_lm_head(config, width, config.vocab_size, name, dtype)
 
@@ -161,7 +179,14 @@ class Objective:
         """The scalar that is minimised, from the outputs of both networks."""
         loss = self.settings.gen_weight * generated.loss
         if discriminated is not None:
-            loss += self.settings.disc_weight * discriminated.loss
+            loss += self.main_loss(discriminated)
+        return loss
+
+    def main_loss(self, discriminated) -> tf.Tensor:
+        """The main network's part of it, where that detects or predicts tokens."""
+        loss = self.settings.disc_weight * discriminated.loss
+        if self.settings.contrastive_weight:
+            loss += self.settings.contrastive_weight * discriminated.contrast.loss
         return loss
 
     def begin(self, model) -> None:
@@ -235,7 +260,15 @@ class Electra(Objective):
 
     def discriminate(self, model, text, seed, weights):
         hidden = text.states(model.electra, seed)
-        return self.judge(model, hidden, text, weights.discriminator)
+        found = self.judge(model, hidden, text, weights.discriminator)
+        if not self.settings.contrastive_weight:
+            return found
+        crops = masking.cropped(*text.inputs[:3], text.inputs.crop_uniform)
+        other = model.electra(*crops, fold_in(seed, 2)).sequence_output
+        views = tf.stack([hidden[:, 0], other[:, 0]], axis=1)
+        views = model.contrast_head(views)
+        group = self.settings.contrastive_group
+        return found._replace(contrast=contrast(views, group, weights.sequences))
 
     def judge(self, model, hidden, text, total):
         """What the heads say of a CorruptedText, by its hidden states [B, L, H].
@@ -266,6 +299,9 @@ class Electra(Objective):
         said = tf.cast(found.predictions, tf.float32) * mask
         fake = tf.cast(labels, tf.float32) * mask
         sums = super().sums(output, batch) | sampled_sums(output, batch)
+        if found.contrast is not None:
+            sums["contrastive_loss"] = tf.reduce_sum(found.contrast.losses)
+            sums["contrastive_correct"] = tf.reduce_sum(found.contrast.correct)
         return sums | {
             "sequences": tf.cast(tf.shape(labels)[0], tf.float32),
             "discriminator_loss": found.loss,

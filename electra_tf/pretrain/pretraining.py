@@ -60,6 +60,8 @@ class PretrainerSettings:
       cloze_chunk_size: positions whose vocabulary scores exist at one time, where they
         are computed at all positions; None: what suits the device.
       rare_mask_power: more than 0 where tokens are not masked equally often.
+      contrastive_weight, contrastive_group: of the loss on two views of a sequence, and
+        how many sequences are contrasted with each other.
       num_candidates: that multi_choice chooses from.
       electra_15_positions: what electra_15 learns from, "masked" or "other".
       init_discriminator: of two_stage, see PretrainingConfig.
@@ -75,6 +77,8 @@ class PretrainerSettings:
     disc_weight: float = 50.0
     sentence_weight: float = 1.0
     token_weight: float = 1.0
+    contrastive_weight: float = 0.0
+    contrastive_group: int = 32
     num_candidates: int = 5
     mask_prob: float = 0.15
     temperature: float = 1.0
@@ -380,7 +384,9 @@ class TrainablePretrainer:
         """This batch's share of what the two losses are divided by."""
         inputs = MaskedInputs.of(batch)
         return LossWeights(
-            self.model.generator.loss_weight(inputs), self.objective.loss_weight(inputs)
+            self.model.generator.loss_weight(inputs),
+            self.objective.loss_weight(inputs),
+            tf.cast(tf.shape(inputs.input_ids)[0], tf.float32),
         )
 
     def training_sums(

@@ -76,7 +76,8 @@ def build(
     distribution.set_precision(config.precision)
     cluster.meet(_facts(config, checkpoints) | {"dry_run": dry_run})
     placement = distribution.create_strategy(config, cluster)
-    distribution.check_evaluation_batch(config, placement.num_replicas)
+    together = config.sequences_together
+    distribution.check_evaluation_batch(config, placement.num_replicas, together)
     console.log(distribution.describe(placement, config.precision))
     keras.utils.set_random_seed(config.seed)  # the initial weights
     with placement.strategy.scope():
@@ -303,7 +304,10 @@ def check_data(
     """
     ahead = config.phases_ahead(done)
     for phase in ahead:
-        distribution.check_training_batch(phase.config, placement.num_replicas)
+        together = phase.config.sequences_together
+        distribution.check_training_batch(
+            phase.config, placement.num_replicas, together
+        )
     for phase in ahead:
         part = phase.config
         if len(config.run_phases()) > 1:

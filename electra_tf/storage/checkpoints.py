@@ -27,14 +27,14 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from electra_tf.errors import EXIT_CONFIG, EXIT_DAMAGED, UserError, reason_of
+from electra_tf.errors import EXIT_DAMAGED, UserError, reason_of
 from electra_tf.paths import readable_by_tensorflow
 from electra_tf.storage.files import PARTIAL, atomic_write, cannot_write, sync_directory
 from electra_tf.storage.manifest import (
@@ -125,15 +125,11 @@ class Checkpoints:
 
     def clear_partial(self) -> None:
         """Removes what interrupted writes and removals left behind."""
-        for name in self._names():
-            if not name.endswith(PARTIAL):
-                continue
-            path = self.directory / name
+        for name in filter(lambda name: name.endswith(PARTIAL), self._names()):
+            path, parts = self.directory / name, split_name(name)
             if not path.is_dir():
                 path.unlink()
-                continue
-            parts = split_name(name)
-            if parts and parts[1] == PARTIAL:
+            elif parts and parts[1] == PARTIAL:
                 self._discard(parts[0])
                 self.log(f"Cleared {path}, left by an interrupted save.")
 
@@ -203,12 +199,10 @@ class Checkpoints:
 
         Raises `UserError` (2) with both values.
         """
-        name = f"{self.prefix(manifest.step)}"
         if found := differences(manifest.identity, self.identity):
             raise UserError(
-                f"{name} belongs to another run: {as_text(found)}.\n"
-                f"Set it back, or {self.advice}.",
-                EXIT_CONFIG,
+                f"{self.prefix(manifest.step)} belongs to another run: "
+                f"{as_text(found)}.\nSet it back, or {self.advice}."
             )
         if self.read_only:
             return
@@ -272,24 +266,23 @@ class Checkpoints:
             partial.mkdir(parents=True)
             write_tensors(partial / name_of(step), variables)
             write_checkpoint_manifest(partial, step, self.identity, self.settings)
-            self._move_into_place(partial, step)
+            # The manifest comes last, when the others are durable.
+            manifest = partial / (name_of(step) + CHECKPOINT_MANIFEST)
+            for path in sorted(set(partial.iterdir()) - {manifest}):
+                os.replace(path, self.directory / path.name)
+            sync_directory(self.directory)
+            os.replace(manifest, self.directory / manifest.name)
+            sync_directory(self.directory)
+            partial.rmdir()
         except OSError as error:
             self._discard(step)
             raise cannot_write(self.prefix(step), error) from error
         self.last_saved_step = step
         self._remove_old()
-        self._write_pointer()
+        # For `tf.train.latest_checkpoint`; it is never read here.
+        text = pointer_to([name_of(s) for s in self.steps()])
+        atomic_write(self.directory / POINTER, text)
         self._after_save()
-
-    def _move_into_place(self, partial: Path, step: int) -> None:
-        """Moves the files, the manifest last and after the others are durable."""
-        manifest = partial / (name_of(step) + CHECKPOINT_MANIFEST)
-        for path in sorted(set(partial.iterdir()) - {manifest}):
-            os.replace(path, self.directory / path.name)
-        sync_directory(self.directory)
-        os.replace(manifest, self.directory / manifest.name)
-        sync_directory(self.directory)
-        partial.rmdir()
 
     def _remove_old(self) -> None:
         if not self.keep:
@@ -320,11 +313,6 @@ class Checkpoints:
             os.replace(self.directory / name, partial / name)
         shutil.rmtree(partial)
 
-    def _write_pointer(self) -> None:
-        """The text file that `tf.train.latest_checkpoint` reads; we never do."""
-        text = pointer_to([name_of(s) for s in self.steps()])
-        atomic_write(self.directory / POINTER, text)
-
 
 class BackgroundSaver:
     """Saves to `checkpoints` while training goes on, one after the other.
@@ -342,7 +330,6 @@ class BackgroundSaver:
         self.seconds = 0.0
         self._pool = ThreadPoolExecutor(1, "checkpoint")
         self._future: Future[None] | None = None
-        self._step = checkpoints.last_saved_step
 
     def save(self, step: int, variables: Mapping[str, Any]) -> None:
         """Copies the variables and starts to write them; waits for an earlier save.
@@ -352,19 +339,19 @@ class BackgroundSaver:
         import tensorflow as tf
 
         self.wait()
-        if step == self._step:
+        if step == self.checkpoints.last_saved_step:
             return
-        self._step = step
         self.checkpoints.log(f"Saving {self.checkpoints.prefix(step)}")
         started = time.monotonic()
         # The host must hold the state twice: the copy lives until it is written.
         with tf.device("CPU:0"):
             copies = {k: np.array(tf.identity(v)) for k, v in variables.items()}
-        self._future = self._pool.submit(self._write, step, copies, started)
 
-    def _write(self, step: int, copies: dict[str, np.ndarray], started: float) -> None:
-        self.checkpoints.save(step, copies)
-        self.seconds = time.monotonic() - started
+        def write() -> None:
+            self.checkpoints.save(step, copies)
+            self.seconds = time.monotonic() - started
+
+        self._future = self._pool.submit(write)
 
     def check(self) -> None:
         """Raises what a save that has ended failed with."""
@@ -374,12 +361,8 @@ class BackgroundSaver:
     def wait(self) -> None:
         """Returns when nothing is being written; raises what the save failed with."""
         future, self._future = self._future, None
-        try:
-            if future:
-                future.result()
-        except BaseException:
-            self._step = self.checkpoints.last_saved_step
-            raise
+        if future:
+            future.result()
 
 
 def differences(
@@ -420,7 +403,8 @@ class StoredTensors(NamedTuple):
         Every variable must be there in its shape; other tensors are ignored. Raises
         `UserError` naming the first that does not fit.
         """
-        if _have_slots(variables) and not _have_slots(self.shapes):
+        slots = [any(n.endswith(SLOTS) for n in s) for s in (variables, self.shapes)]
+        if slots == [True, False]:
             raise UserError(
                 f"{self.origin} has no Adam slots, so it cannot be continued.\nGive it "
                 "as init_checkpoint to a new --model-name; its optimizer starts anew."
@@ -429,17 +413,12 @@ class StoredTensors(NamedTuple):
             count = len(missing)
             raise UserError(f"{self.origin} has no {missing[0]} ({count} missing).")
         for name, variable in variables.items():
-            if list(variable.shape) != self.shapes[name]:
+            if (wanted := list(variable.shape)) != (shape := self.shapes[name]):
                 raise UserError(
-                    f"{self.origin}: {name} has shape {self.shapes[name]}, this run "
-                    f"needs {list(variable.shape)}."
+                    f"{self.origin}: {name} has shape {shape}, this run needs {wanted}."
                 )
         for name, variable in variables.items():
             variable.assign(self.get(name))
-
-
-def _have_slots(names: Iterable[str]) -> bool:
-    return any(name.endswith(SLOTS) for name in names)
 
 
 def of_arrays(origin: str, arrays: Mapping[str, np.ndarray]) -> StoredTensors:

@@ -9,7 +9,6 @@ import fcntl
 import os
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -135,36 +134,36 @@ def line_writer(path: str | os.PathLike | None) -> Iterator[Callable[[str], None
     line at once; a reader that goes away, such as head, ends the block quietly. Raises
     `UserError` (73) when the file cannot be written.
     """
-    if path is None:
-        try:
-            yield _print
-        except BrokenPipeError:
-            silence(sys.stdout)
-        return
-    with contextlib.ExitStack() as stack:
-        with _writing(path):
-            if is_stream(path):
-                # Not "w", which would empty a file behind /dev/stdout; without a
-                # buffer, which would be written again at the end.
-                file = stack.enter_context(open(path, "ab", buffering=0))
-                stack.enter_context(contextlib.suppress(BrokenPipeError))
+    place = "/dev/stdout" if path is None else path
+    file: IO[bytes] | None = None
+
+    def write(line: str) -> None:
+        with _writing(place):
+            if file:
+                file.write(f"{line}\n".encode())
             else:
-                target = os.path.realpath(path)
-                os.makedirs(os.path.dirname(target), exist_ok=True)
-                file = stack.enter_context(replacing(target))
-        yield partial(_write, path, file)
-        with _writing(path):
+                print(line, flush=True)
+
+    with contextlib.ExitStack() as stack:
+        if path is not None:
+            with _writing(place):
+                if is_stream(path):
+                    # Not "w", which would empty a file behind /dev/stdout; without a
+                    # buffer, which would be written again at the end.
+                    file = stack.enter_context(open(path, "ab", buffering=0))
+                else:
+                    target = os.path.realpath(path)
+                    os.makedirs(os.path.dirname(target), exist_ok=True)
+                    file = stack.enter_context(replacing(target))
+        try:
+            yield write
+        except BrokenPipeError:
+            if not is_stream(place):
+                raise
+            if path is None:
+                silence(sys.stdout)
+        with _writing(place):
             stack.close()
-
-
-def _print(line: str) -> None:
-    with _writing("/dev/stdout"):
-        print(line, flush=True)
-
-
-def _write(path: str | os.PathLike, file: IO[bytes], line: str) -> None:
-    with _writing(path):
-        file.write(f"{line}\n".encode())
 
 
 @contextlib.contextmanager

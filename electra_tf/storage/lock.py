@@ -55,39 +55,37 @@ class Lock:
         self._bucket: _BucketLock | None = None
 
     def __enter__(self) -> Lock:
-        folder = self.path.parent
+        folder, previous = self.path.parent, {}
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._file = open(self.path, "a+", encoding="utf-8")
             is_ours = flock(self._file)
             if is_ours is None:
                 is_ours = _wait_for(self._take_lease, folder)
-        except OSError as error:
-            if self._file:
-                self._file.close()
-            raise cannot_write(self.path, error) from error
-        previous = self._previous_holder()
-        if not is_ours:
-            self._file.close()
-            raise self._in_use(previous)
-        if not self._is_in_place():  # removed between opening and locking
-            self._release()
-            return self.__enter__()
-        holder = {
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
-            "since": datetime.datetime.now().isoformat(timespec="seconds"),
-            "id": uuid.uuid4().hex,
-        }
-        if remote.is_remote(folder):
-            bucket = _BucketLock(folder, holder, previous.get("id"))
-            try:
+            self._file.seek(0)
+            with contextlib.suppress(ValueError):  # of this holder, or a killed one
+                previous = json.loads(self._file.read())
+            if not is_ours:
+                raise self._in_use(previous)
+            if not self._is_in_place():  # removed between opening and locking
+                self._release()
+                return self.__enter__()
+            holder = {
+                "pid": os.getpid(),
+                "host": socket.gethostname(),
+                "since": datetime.datetime.now().isoformat(timespec="seconds"),
+                "id": uuid.uuid4().hex,
+            }
+            if remote.is_remote(folder):
+                bucket = _BucketLock(folder, holder, previous.get("id"))
                 if not bucket.acquire():
                     raise self._in_use(bucket.last()[1])
-            except BaseException:
-                self._release()
-                raise
-            self._bucket = bucket
+                self._bucket = bucket
+        except BaseException as error:
+            self._release()
+            if isinstance(error, OSError):
+                raise cannot_write(self.path, error) from error
+            raise
         # The text is for people; on a full disk the lock itself still holds.
         with contextlib.suppress(OSError):
             self._file.truncate(0)
@@ -98,7 +96,6 @@ class Lock:
     def __exit__(self, *_) -> None:
         if self._bucket:
             self._bucket.release()
-            self._bucket = None
         if self._is_in_place():
             with contextlib.suppress(OSError):
                 self.path.unlink()  # a process that has opened it opens it again
@@ -146,24 +143,14 @@ class Lock:
     def _release(self) -> None:
         if self._lease:
             self._lease.release()
-            self._lease = None
-        with contextlib.suppress(OSError):
-            self._file.close()
-        self._file = None
-
-    def _previous_holder(self) -> dict[str, Any]:
-        """What the file says of its holder, or of one that was killed."""
-        self._file.seek(0)
-        try:
-            return json.loads(self._file.read())
-        except ValueError:
-            return {}
+        if self._file:
+            with contextlib.suppress(OSError):
+                self._file.close()
+        self._file = self._lease = None
 
     def _in_use(self, holder: dict[str, Any]) -> UserError:
-        name = "another process"
-        if "pid" in holder:
-            name = f"process {holder['pid']} on {holder['host']} since "
-            name += holder["since"]
+        known = "process {pid} on {host} since {since}"
+        name = known.format(**holder) if "pid" in holder else "another process"
         return UserError(
             f"{self.path.parent} is in use by {name}.\nWait for it, stop it, or choose "
             f"another {self._flag}.",
@@ -292,11 +279,9 @@ def _wait_for(attempt: Callable[[float], Any], directory: Path) -> bool:
     while (state := attempt(time.monotonic() - start)) is not None:
         if first is None:
             first = state
-            print(
-                shown(f"{directory} is locked by a process that may have been killed: ")
-                + f"waiting at most {EXPIRY_SECONDS:.0f} s for its next refresh.",
-                file=sys.stderr,
-                flush=True,
+            _print(
+                f"{directory} is locked by a process that may have been killed: "
+                f"waiting at most {EXPIRY_SECONDS:.0f} s for its next refresh."
             )
         elif state != first:
             return False
@@ -306,11 +291,12 @@ def _wait_for(attempt: Callable[[float], Any], directory: Path) -> bool:
 
 def _end_process(directory: Path) -> None:
     """Ends a process whose lock another one has taken over."""
-    print(
-        shown(f"error: another process has taken {directory} over, because this one "),
-        "did not run for a minute. What was saved is intact.",
-        sep="",
-        file=sys.stderr,
-        flush=True,
+    _print(
+        f"error: another process has taken {directory} over, because this one did not "
+        "run for a minute. What was saved is intact."
     )
     os._exit(EXIT_LOCKED)
+
+
+def _print(line: str) -> None:
+    print(shown(line), file=sys.stderr, flush=True)

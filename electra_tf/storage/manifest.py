@@ -54,25 +54,25 @@ def sha256(path: str | os.PathLike) -> str:
         return hashlib.file_digest(f, "sha256").hexdigest()
 
 
+def record_of(path: Path) -> dict[str, Any]:
+    """The bytes and the checksum of a file, as manifests list them."""
+    return {"bytes": path.stat().st_size, "sha256": sha256(path)}
+
+
 def facts_of(files: Mapping[str, Path], *packages: str) -> dict[str, Any]:
     """The part of any manifest: versions of packages, time, checksums of files."""
     now = datetime.datetime.now().astimezone()
-    records = {
-        name: {"bytes": path.stat().st_size, "sha256": sha256(path)}
-        for name, path in files.items()
-    }
     return {
         "versions": installed_versions(*packages),
         "created": now.isoformat(timespec="seconds"),
-        "files": records,
+        "files": {name: record_of(path) for name, path in files.items()},
     }
 
 
 def damage_of(path: Path, record: Mapping[str, Any]) -> str:
     """What differs between a file and its record in a manifest; "" if nothing."""
     try:
-        size = path.stat().st_size
-        if size != record["bytes"]:
+        if (size := path.stat().st_size) != record["bytes"]:
             return f"has {size} bytes instead of {record['bytes']}"
         if sha256(path) != record["sha256"]:
             return "does not match its checksum"
@@ -143,15 +143,13 @@ def verify_folder(
     for name in sorted(names):
         is_new = name not in promised
         state = "is new" if is_new else damage_of(folder / name, promised[name])
-        if not state:
-            continue
-        if log and name.endswith(_DOCUMENTS):
+        if state and log and name.endswith(_DOCUMENTS):
             log(f"Note: {folder / name} {state}; nothing is read from it.")
-            continue
-        raise UserError(
-            f"{folder / name} {state} ({MANIFEST} there).\nExport or copy it again.",
-            EXIT_DAMAGED,
-        )
+        elif state:
+            raise UserError(
+                f"{folder / name} {state} ({MANIFEST}).\nExport or copy it again.",
+                EXIT_DAMAGED,
+            )
     return content
 
 
@@ -217,26 +215,21 @@ def pointed_at(directory: str | os.PathLike) -> str | None:
 def write_checkpoint_manifest(
     directory: Path, step: int, identity: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> None:
-    """Makes the files of a directory durable and writes the manifest beside them.
+    """Writes the manifest beside the files of a directory, and makes all durable.
 
     Raises `OSError`.
     """
     files = {path.name: path for path in sorted(directory.iterdir())}
-    for path in files.values():
-        with open(path, "rb") as f:
-            os.fsync(f.fileno())
     facts = facts_of(files, "electra-tf", "tensorflow", "keras", "numpy")
     facts["versions"] = {"python": platform.python_version()} | facts["versions"]
     manifest = CheckpointManifest(step, identity=identity, settings=settings, **facts)
-    content = manifest._asdict()
-    content["format"] = _CHECKPOINT_FORMAT
+    content = manifest._asdict() | {"format": _CHECKPOINT_FORMAT}
     content["sha256"] = hashlib.sha256(_canonical(content)).hexdigest()
-    with open(
-        directory / (name_of(step) + CHECKPOINT_MANIFEST), "w", encoding="utf-8"
-    ) as f:
-        json.dump(content, f, indent=1)
-        f.flush()
-        os.fsync(f.fileno())
+    path = directory / (name_of(step) + CHECKPOINT_MANIFEST)
+    path.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    for file in (*files.values(), path):
+        with open(file, "rb") as f:
+            os.fsync(f.fileno())
     sync_directory(directory)
 
 

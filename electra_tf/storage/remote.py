@@ -152,18 +152,15 @@ def expand(globs: str) -> list[str]:
 
 def stats_of(paths: Sequence[str]) -> list[tuple[int, int]]:
     """(bytes, time of change in ns) of files; 0 for the time of those in buckets."""
-    found: dict[str, dict] = {}
-    for folder in sorted({os.path.dirname(path) for path in paths if is_remote(path)}):
-        there = listing(folder)
-        found |= {os.path.join(folder, name): facts for name, facts in there.items()}
-    result = []
+    found = {}
+    for folder in {os.path.dirname(path) for path in paths if is_remote(path)}:
+        for name, facts in listing(folder).items():
+            found[os.path.join(folder, name)] = facts["size"], 0
     for path in paths:
-        if is_remote(path):
-            result.append((found[path]["size"], 0))
-        else:
+        if not is_remote(path):
             stat = os.stat(path)
-            result.append((stat.st_size, stat.st_mtime_ns))
-    return result
+            found[path] = stat.st_size, stat.st_mtime_ns
+    return [found[path] for path in paths]
 
 
 # ------------------------------------------------------------------- downloads
@@ -207,8 +204,16 @@ def bring(
         if not is_writer and is_written_to(path):
             return []
         there = {n: facts for n, facts in listing(path).items() if scope(n)}
-        _remove_others(path, there, state, scope)
-        due = [n for n in wanted(there) if not _is_current(path, n, there[n], state)]
+        # Copies of removed objects, and a run's files that were not uploaded, go.
+        names = {name for name in state if scope(name)}
+        with contextlib.suppress(OSError):
+            names |= {e.name for e in os.scandir(path) if e.is_file() and scope(e.name)}
+        for name in names - set(there):
+            state.pop(name, None)
+            if not name.startswith(_LOCAL_ONLY):
+                with contextlib.suppress(OSError):
+                    os.unlink(_place_of(path, name))
+        due = [n for n in wanted(there) if state.get(n) != _facts(path, n, there[n])]
         with ThreadPoolExecutor(_THREADS) as pool:
             moves = [(path, name, there[name], state) for name in due]
             list(pool.map(lambda move: _bring(*move), moves))
@@ -217,13 +222,12 @@ def bring(
 
 def is_written_to(folder: str | os.PathLike) -> bool:
     """Whether a process of this machine holds the lock of a run's directory."""
-    with contextlib.suppress(OSError):
+    try:
         with open(os.path.join(folder, "run.lock"), "rb") as f:
             # For a moment this refuses a process that starts now.
-            try:
-                fcntl.flock(f, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
+            fcntl.flock(f, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return isinstance(error, BlockingIOError)
     return False
 
 
@@ -265,12 +269,14 @@ def _place_of(path: str, name: str) -> str:
     return os.path.join(path, name) if name else path
 
 
-def _is_current(path: str, name: str, facts, state) -> bool:
-    try:
-        changed = os.stat(_place_of(path, name)).st_mtime_ns
-    except OSError:
-        return False
-    return state.get(name) == [facts["size"], version_of(facts), changed]
+def _facts(path: str, name: str, facts: dict[str, Any]) -> list:
+    """What is kept of an object and its copy while the two are the same."""
+    return [facts["size"], version_of(facts), _changed(_place_of(path, name))]
+
+
+def _changed(place: str) -> int:
+    """The time of a copy's change; 0 if there is none."""
+    return os.stat(place).st_mtime_ns if os.path.exists(place) else 0
 
 
 def _bring(path: str, name: str, facts: dict[str, Any], state: dict) -> None:
@@ -289,19 +295,7 @@ def _bring(path: str, name: str, facts: dict[str, Any], state: dict) -> None:
                 raise UserError(f"{url_of(place)} is being changed; try again.")
     except OSError as error:
         raise _no_cache(error) from error
-    state[name] = [facts["size"], version_of(facts), os.stat(place).st_mtime_ns]
-
-
-def _remove_others(path: str, there, state, scope) -> None:
-    """Removes copies of removed objects, and a run's files that were not uploaded."""
-    names = {name for name in state if scope(name)}
-    with contextlib.suppress(OSError):
-        names |= {e.name for e in os.scandir(path) if e.is_file() and scope(e.name)}
-    for name in names - set(there):
-        state.pop(name, None)
-        if not name.startswith(_LOCAL_ONLY):
-            with contextlib.suppress(OSError):
-                os.unlink(_place_of(path, name))
+    state[name] = _facts(path, name, facts)
 
 
 # ------------------------------------------------------------- parts of the objects
@@ -387,8 +381,7 @@ def put(
         for name in names:
             place = _place_of(path, name)
             stat = os.stat(place)
-            is_known = state.get(name, [0, 0, 0])[2] == stat.st_mtime_ns
-            if is_known and not all_of_them:
+            if state.get(name, [0])[-1] == stat.st_mtime_ns and not all_of_them:
                 continue
             store, key = open_store(place)
             with store_errors(place, writes=True):
@@ -427,7 +420,7 @@ def names_below(folder: str | os.PathLike) -> list[str]:
 def has_changed(path: str, name: str) -> bool:
     """Whether a copy has changed since its upload or download."""
     with _state_of(path) as state:
-        return state.get(name, [0, 0, 0])[2] != os.stat(f"{path}/{name}").st_mtime_ns
+        return state.get(name, [0])[-1] != _changed(f"{path}/{name}")
 
 
 def remove(path: str | os.PathLike, names: Iterable[str]) -> None:

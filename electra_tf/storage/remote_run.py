@@ -12,6 +12,7 @@ when a writer was killed is computed again, to the same bits.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shutil
@@ -66,9 +67,9 @@ def _bring_model(path: str) -> None:
     folder, name = os.path.split(path)
 
     def belongs(other: str) -> bool:
-        tensors = ".data-" in other or other.endswith((".index", ".meta"))
-        others = tensors or split_name(other) is not None
-        named = other.startswith(f"{name}.") or not others
+        """Files of no checkpoint belong to each."""
+        is_tensors = ".data-" in other or other.endswith((".index", ".meta"))
+        named = other.startswith(f"{name}.") or not (is_tensors or split_name(other))
         return _is_ours(other) and "/" not in other and named
 
     remote.bring(folder, belongs)
@@ -85,14 +86,11 @@ def _bring_run(path: str, is_writer: bool = False) -> None:
 
     names = remote.bring(path, _is_ours, rest, is_writer)
     for step in reversed(_complete(names)):
-        remote.bring(
-            path, _is_ours, lambda there, s=step: _files_of(s, there), is_writer
-        )
-        try:
+        files = functools.partial(_files_of, step)
+        remote.bring(path, _is_ours, files, is_writer)
+        with contextlib.suppress(DamagedCheckpointError):  # `Checkpoints` reports it
             verify_checkpoint(Path(path), step)
             return
-        except DamagedCheckpointError:
-            continue  # `Checkpoints` reports it
 
 
 def _is_ours(name: str) -> bool:
@@ -177,13 +175,10 @@ class RunFolder:
     def __exit__(self, kind, error, _) -> None:
         if self._lock is None:
             return
-        code = getattr(error, "exit_code", None)
-        try:
-            if code not in (EXIT_CANNOT_WRITE, EXIT_LOCKED):
-                self.upload()
-        except UserError:
-            if error is None:
-                raise
+        if getattr(error, "exit_code", None) in (EXIT_CANNOT_WRITE, EXIT_LOCKED):
+            return
+        with contextlib.suppress(UserError) if error else contextlib.nullcontext():
+            self.upload()
 
     def upload(self) -> None:
         """Uploads what has changed; raises `UserError` (73, 75) if that fails."""
@@ -206,9 +201,9 @@ class RunFolder:
     def _upload(self, folder: str) -> None:
         names = [name for name in remote.names_below(folder) if _is_ours(name)]
         steps = _complete(names)
-        left = {POINTER, *(n for n in names if _step_of(n) in steps)}
         # Training writes on meanwhile, to metrics and events.
-        remote.put(folder, [n for n in names if n not in left], may_grow=True)
+        others = [n for n in names if n != POINTER and _step_of(n) not in steps]
+        remote.put(folder, others, may_grow=True)
         there = set(remote.listing(folder))
         for step in steps:
             files = _files_of(step, names)

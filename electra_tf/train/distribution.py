@@ -335,25 +335,33 @@ def _tpu_strategy(config) -> tf.distribute.Strategy:
     return strategy
 
 
-def check_training_batch(config, replicas: int) -> None:
-    """Refuses a batch that does not divide evenly, naming both numbers."""
-    parts = replicas * config.gradient_accumulation_steps
+def check_training_batch(config, replicas: int, together: int = 1) -> None:
+    """Refuses a batch that does not divide evenly, naming both numbers.
+
+    Args:
+      together: how many sequences must be on one replica at one time.
+    """
+    parts = replicas * config.gradient_accumulation_steps * together
     if config.do_train and config.train_batch_size % parts:
         raise UserError(
             f"train_batch_size {config.train_batch_size} does not divide by "
             f"{parts} = {replicas} replicas x gradient_accumulation_steps "
-            f"{config.gradient_accumulation_steps}."
+            f"{config.gradient_accumulation_steps}{_groups_of(together)}."
         )
 
 
-def check_evaluation_batch(config, replicas: int) -> None:
+def check_evaluation_batch(config, replicas: int, together: int = 1) -> None:
     """The same of evaluations on all replicas, as those of pre-training are."""
     evaluates = config.do_eval or config.eval_every_steps
-    if evaluates and config.eval_batch_size % replicas:
+    if evaluates and config.eval_batch_size % (replicas * together):
         raise UserError(
             f"eval_batch_size {config.eval_batch_size} does not divide by "
-            f"{replicas} replicas."
+            f"{replicas} replicas{_groups_of(together)}."
         )
+
+
+def _groups_of(together: int) -> str:
+    return f" x contrastive_group {together}" if together > 1 else ""
 
 
 def describe(placement: Placement, precision: str) -> str:

@@ -15,6 +15,7 @@ from tests.helpers.runs import by_default
 from tests.helpers.tiny_pretraining import VARIANTS
 
 NAMES = {name: name for name in OBJECTIVES} | {"two_tower": "two_tower_alone"}
+NAMES["corrective_lm"] = "coco_lm"
 # Saved as of step 7: stage two of two stages.
 RUNS = {name: VARIANTS[variant] for name, variant in NAMES.items()} | {
     "two_stage": VARIANTS["two_stage"] | {"stage_one_steps": 5}

@@ -61,7 +61,7 @@ def test_a_killed_run_is_continued(model, corpus, whole, tmp_path, killed):
         assert "a worker process was killed" in result.stderr
     done = made(output)
     _, result = succeed("score", model, corpus, output, SMALL, "--workers=1")
-    assert "parts are there" in result.stderr
+    assert "parts exist" in result.stderr
     # Nothing is missing, repeated or made again.
     assert content(output) == whole
     assert 3 <= len(done) < len(whole) - 1

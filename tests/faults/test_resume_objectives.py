@@ -25,6 +25,7 @@ DRAWN = {
     "electra_15": "other_weights",
     "electra_sentence": "is_intact",
     "curriculum": "given_ids",
+    "corrective_lm": "crop_uniform",
 }
 
 

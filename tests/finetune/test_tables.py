@@ -114,7 +114,7 @@ def test_a_description_says_separator_and_quotes(tmp_path):
     ("name", "content", "words"),
     [
         ("train.tsv", "the dog\tpos\nthe cat\tpos\nran\tneg\nwho\tpos\n",
-         ["no column 'a'", "the dog, pos", "looks like an example"]),
+         ["no column 'a'", "the dog, pos"]),
         ("train.tsv", "a\tb\npos\tthe dog\nneg\tthe cat\npos\tran\n",
          ["2 texts", "swapped"]),
         ("train.csv", "a,b\nwell,the dog,x\nno,the cat,y\n", ["line 2", "columns"]),

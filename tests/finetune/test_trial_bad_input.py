@@ -75,7 +75,7 @@ NEWS = {"context": 3}
         ("rte", "train.tsv", "h\n0\ta\tb\tmaybe\n", ["line 2", "'maybe'"]),
         ("sts", "train.tsv", f"{STS}a\tb\t6.5\n", ["line 2", "6.5"]),
         ("sts", "train.tsv", f"{STS}a\tb\tgood\n", ["line 2", "good"]),
-        ("chunk", "train.txt", "the X B-NP\ndog\n\n", ["line 2", "without a tag"]),
+        ("chunk", "train.txt", "the X B-NP\ndog\n\n", ["line 2", "not 3 columns"]),
         ("chunk", "train.txt", "the X B-NP\ndog X\n\n", ["line 2", "columns"]),
         ("squadv1", "train.json", "{]", ["JSON"]),
         ("newsqa", "train.jsonl", lines(NEWS), []),

@@ -66,7 +66,11 @@ OF_OBJECTIVE = {
     },
     "all_tokens_mlm": {"random_token_share": 0.1},
     "electra_sentence": {"intact_share": 0.4, "sentence_weight": 2.0},
-    "corrective_lm": {"token_weight": 2.0},
+    "corrective_lm": {  # with the contrast of COCO-LM
+        "token_weight": 2.0,
+        "contrastive_weight": 2.0,
+        "contrastive_group": 4,
+    },
     "multi_choice": {"num_candidates": 3},
 }
 

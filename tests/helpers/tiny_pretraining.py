@@ -43,6 +43,11 @@ VARIANTS = {
     "frozen_generator": {"objective": "frozen_generator"},
     "corrective_lm": {"objective": "corrective_lm"},
     "multi_choice": {"objective": "multi_choice"},
+    "coco_lm": {
+        "objective": "corrective_lm",
+        "contrastive_weight": 2.0,
+        "contrastive_group": 2,
+    },
 }
 
 
@@ -120,7 +125,7 @@ def tiny_batch(rows=ROWS, seed=0, **options) -> dict[str, tf.Tensor]:
         {name: tf.constant(value) for name, value in batch.items()},
         seed,
         0,
-        masking.MaskingSettings(0.15, 4, SPECIAL_IDS, **options),
+        masking.MaskingSettings(0.15, 4, SPECIAL_IDS, has_crops=True, **options),
     )
 
 

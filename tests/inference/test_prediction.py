@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models in a bucket, and in the folders of an export."""
+"""Models in a bucket, beside another vocabulary, and in the folders of an export."""
 
 import json
 from pathlib import Path
@@ -9,8 +9,11 @@ import tensorflow as tf
 
 from electra_tf.errors import UserError
 from electra_tf.inference import prediction
+from electra_tf.inference.finetuned import read_trial
+from electra_tf.interop import readers
 from tests.helpers import memory_bucket
 from tests.helpers.runs import by_default
+from tests.helpers.tiny_trials import write_data, write_run
 
 
 class Regression(tf.Module):
@@ -66,3 +69,17 @@ def test_output_directory_of_an_export_is_refused(tmp_path, depth):
     with pytest.raises(UserError) as refused:
         prediction.load_predictor(str(tmp_path))
     assert str(refused.value).endswith(f"models: {tmp_path / 'reviews'}.")
+
+
+def test_the_vocabulary_beside_the_pretrained_model(tmp_path):
+    """It is preferred to that of the data directory."""
+    data = write_data(tmp_path)
+    own, other = data / "models" / "m" / "vocab.txt", data / "vocab.txt"
+    own.parent.mkdir(parents=True)
+    own.write_text(other.read_text())
+    other.write_text(own.read_text() + "more\n")
+    config, _, _ = write_run(data, {"task_names": ["cola"]})
+    assert (config.vocab_file, config.vocab_size) == (str(own), 60)
+    folder = Path(config.trial_dir(1))
+    assert readers.find(folder, print).vocab_file == str(own)
+    assert read_trial(folder, "cola").vocab.path == str(own)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from electra_tf.inference.pseudo_likelihood import function_of
+from electra_tf.inference.pretrained_model import function_of
 from electra_tf.pretrain import masking
 from electra_tf.pretrain.heads import noise_contrastive_logits
 from electra_tf.pretrain.pretraining import build_pretrainer

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import electra_tf
 from electra_tf.errors import EXIT_DIVERGED, UserError
-from electra_tf.inference import pseudo_likelihood, scoring
+from electra_tf.inference import pretrained_model, scoring
 from electra_tf.inference.pretrained_model import PretrainedModel
 from electra_tf.inference.scoring import windows_of
 from electra_tf.pretrain.generators import MaskedInputs
@@ -272,7 +272,7 @@ def test_the_best_discriminator_and_q_give_p(mask_prob):
 )
 def test_electra_tt_needs_q_and_the_share_of_samples(vocab, changes):
     model = scoring_model("two_tower", vocab, **changes)
-    assert "electra_tt" not in pseudo_likelihood.methods_of(model.pretrainer)
+    assert "electra_tt" not in pretrained_model.methods_of(model.pretrainer)
 
 
 def test_what_cannot_be_scored(models, vocab):

@@ -130,7 +130,7 @@ def test_parts_that_are_lost_or_damaged_are_made_again(folder, capfd):
     letters.build(folder, work=counted)
     lost = [0] if remote.is_remote(folder) else [0, 1]
     assert made == [*lost, 3, 4]
-    assert f"write: {5 - len(made)} of 5 parts are there." in capfd.readouterr().err
+    assert f"write: {5 - len(made)} of 5 parts exist." in capfd.readouterr().err
     put(folder, "2.txt", "short")
     check_is_refused(folder, 2, "2.txt has 5 bytes, but the manifest")
 
@@ -163,7 +163,7 @@ def test_other_folders_and_settings_are_refused(folder, tmp_path):
     check_is_refused(f"{folder}2", 2, r"already holds something \(precious\)")
     assert os.listdir(f"{folder}2") == ["precious"]
     (tmp_path / "file").write_text("")
-    check_is_refused(tmp_path / "file" / "folder", 2, "cannot use")
+    check_is_refused(tmp_path / "file" / "folder", 73, "cannot write")
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "job.json").write_text("{")
     check_is_refused(tmp_path / "damaged", 65, "job.json cannot be read")

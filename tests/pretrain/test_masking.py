@@ -390,3 +390,27 @@ def test_padding_is_not_masked_where_words_are_frequent():
     found = mask(batch, mode="fixed", mask_prob=0.5, token_weights=weights)
     used = found["masked_lm_weights"] > 0
     assert used.sum() == 4 * 5 and (found["masked_lm_ids"][used] == 7).all()
+
+
+def test_crops_are_nine_tenths_from_anywhere():
+    """A text of 12 tokens: of the ten between [CLS] and [SEP] nine, from two places."""
+    ids = np.concatenate([[CLS], np.arange(20, 30), [SEP], [PAD] * 3])
+    mask, segments = ids != PAD, (np.arange(15) > 5) & (ids != PAD)
+    text = tuple(tf.constant(x[None], tf.int32) for x in (ids, mask, segments))
+    for uniform, words, second in (
+        (0.0, range(20, 29), 6),
+        (0.4999, range(20, 29), 6),
+        (0.5, range(21, 30), 5),
+        (np.float32(0.99999994), range(21, 30), 5),
+    ):
+        found = masking.cropped(*text, tf.constant([[uniform]], tf.float32))
+        crop = [CLS, *words, SEP, *[PAD] * 4]
+        assert found[0].numpy().tolist() == [crop]
+        assert found[1].numpy().tolist() == [[1] * 11 + [0] * 4]
+        place = np.arange(15)
+        expected = ((place >= second) & (place < 11)).astype(int)
+        assert found[2].numpy().tolist() == [expected.tolist()]
+    # A text without tokens between the two stays what it is.
+    empty = tuple(tf.constant([[a, b, 0]]) for a, b in ((CLS, SEP), (1, 1), (0, 0)))
+    for one, other in zip(masking.cropped(*empty, [[0.9]]), empty, strict=True):
+        np.testing.assert_array_equal(one, other)

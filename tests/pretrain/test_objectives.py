@@ -19,10 +19,10 @@ from electra_tf.config.objectives import (
     SELECTION_HEAD,
     TOKEN_HEAD,
 )
-from electra_tf.pretrain import token_objectives
+from electra_tf.pretrain import masking, token_objectives
 from electra_tf.pretrain.electra_variants import judged, policy_of
 from electra_tf.pretrain.generators import MaskedInputs, TwoTowerGenerator
-from electra_tf.pretrain.heads import MaskedLMHead
+from electra_tf.pretrain.heads import MaskedLMHead, contrast
 from electra_tf.pretrain.objectives import CorruptedText, LossWeights, objective_class
 from electra_tf.pretrain.pretraining import build_pretrainer
 from tests.helpers.tiny_pretraining import (
@@ -130,6 +130,8 @@ PARTS = [
         ("electra/", "selection_predictions/"),
     ),
     ("multi_choice", lambda out: out.loss, MAIN),
+    ("coco_lm", lambda out: out.contrast.loss, ("electra/", "contrast_head/")),
+    ("coco_lm", lambda out: out.loss, MAIN),
 ]
 
 
@@ -294,6 +296,7 @@ def outputs(name, states, batch, corrupted, new_logits=None, drawn=(), **setting
       drawn: the generator's samples, [N] each.
     """
     settings = {"cloze_chunk_size": 2, "embedding_size": 4, "vocab_size": 4} | settings
+    settings = {"contrastive_weight": 0.0} | settings
     objective = objective_class(name)(types.SimpleNamespace(**settings))
     head = MaskedLMHead(4, 4, "token_predictions")
     head.build((None, 4))
@@ -461,6 +464,47 @@ def test_electra_15_learns_from_other_positions():
     assert 0 < replaced.mean() < 1
     expected = (np.logaddexp(0, logits) - replaced * logits).mean()
     assert float(out.discriminated.loss) == pytest.approx(expected, rel=1e-5)
+
+
+# Contrast.
+
+
+def test_contrast_by_hand():
+    """Two groups of two sequences; lengths do not matter, directions do.
+
+    Views e1, e1 and e2, e2: to its pair a view has cosine 1, to the two others 0. Loss
+    log(e + 2) - 1 = 0.5514, and all are right. In the other group e1, e2 and e1, e2: a
+    view has cosine 0 to its pair, 1 to one and 0 to another: log(e + 2) = 1.5514.
+    """
+    one, two = [3.0, 0.0], [0.0, 0.5]
+    views = tf.constant([[one, one], [two, two], [one, two], [one, two]])
+    near, far = log(np.e + 2) - 1, log(np.e + 2)
+    assert (near, far) == pytest.approx((0.5514, 1.5514), abs=1e-4)
+    found = contrast(views, 2, None)
+    np.testing.assert_allclose(found.losses, [near, near, far, far], rtol=1e-5)
+    np.testing.assert_array_equal(found.correct, [1, 1, 0, 0])
+    assert float(found.loss) == pytest.approx((near + far) / 2, rel=1e-5)
+    assert float(contrast(views, 2, 8.0).loss) == pytest.approx(near / 4 + far / 4)
+    # All four together: one more pair of each direction.
+    losses = contrast(views, 4, None).losses
+    assert float(losses[0]) == pytest.approx(log(3 * np.e + 4) - 1, rel=1e-5)
+
+
+def test_what_is_contrasted():
+    """The corrupted text and a crop of the original, by the head at [CLS]."""
+    model, batch = tiny_model("coco_lm", disc_weight=3.0), tiny_batch()
+    out = model(batch)
+    text = tuple(batch[n] for n in ("input_ids", "input_mask", "segment_ids"))
+    crops = masking.cropped(*text, batch["crop_uniform"])
+    states = [
+        model.electra(*views).sequence_output[:, 0]
+        for views in ((out.corrupted_ids, *text[1:]), crops)
+    ]
+    found = contrast(model.contrast_head(tf.stack(states, axis=1)), 2, None)
+    main = out.discriminated
+    np.testing.assert_allclose(main.contrast.losses, found.losses, rtol=1e-5)
+    expected = out.generated.loss + 3 * main.loss + 2 * found.loss + main.tokens.loss
+    assert float(out.total_loss) == pytest.approx(float(expected), rel=1e-5)
 
 
 # The policy gradient.

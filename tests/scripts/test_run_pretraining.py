@@ -209,7 +209,7 @@ METRIC_OF = {
     "electra_15": "disc_loss",
     "replace_mlm": "token_loss",
     "frozen_generator": "disc_auc",
-    "corrective_lm": "replaced_token_accuracy",
+    "corrective_lm": "contrastive_accuracy",
     "multi_choice": "token_accuracy",
     "electric": "disc_recall",
     "mlm": "masked_lm_loss",

@@ -1,37 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of Hugging Face with the head of a task, read as fine-tuned trials are.
+"""Fine-tuned models that predict: trials, and Hugging Face's with the head of a task.
 
-What transformers' files do not say (columns, whether questions may have no answer, how
-windows are cut) stands in the manifest of what `export_model.py` writes.
+    model = electra_tf.load("data/models/m/finetuning_models/mine_model_1")
+    [row] = model.predict(["The film was great."])
+    row["label"], row["probabilities"]
+
+A trial's features and outputs are those of its own evaluation. What transformers' files
+do not say (columns, whether questions may have no answer, how windows are cut) stands
+in the manifest of what `export_model.py` writes.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
+import os
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from electra_tf import startup
-from electra_tf.config.finetuning import FinetuningConfig
+from electra_tf.config.finetuning import FinetuningConfig, vocabulary_of
 from electra_tf.console import say_nothing
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.finetune import registry
+from electra_tf.finetune import preprocessing, registry
 from electra_tf.finetune.classification import MultilabelTask
-from electra_tf.finetune.inputs import Columns, shown
-from electra_tf.finetune.task import TaskFacts
-from electra_tf.inference.predictor import FinetunedModel, TaskPredictor
-from electra_tf.interop import huggingface
-from electra_tf.interop.checkpoint import fit_rows
+from electra_tf.finetune.inputs import Columns, Input, Source, shown
+from electra_tf.finetune.results import hparams_in
+from electra_tf.finetune.task import FACTS_FILE, Task, TaskFacts, facts_of, read_facts
+from electra_tf.inference.model import Predictor
+from electra_tf.interop import huggingface, readers
+from electra_tf.interop.checkpoint import FINETUNE, fit_rows
 from electra_tf.interop.huggingface import ARCHITECTURES
 from electra_tf.interop.networks import CLASSIFIER, EMBEDDINGS, TEXT_CLASSIFIER, Network
 from electra_tf.storage import checkpoints
 from electra_tf.storage.manifest import MANIFEST, read_json
+from electra_tf.storage.remote import fetch_once
+from electra_tf.storage.remote_run import bring_model
 from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import Vocabulary
 
+# Sequences that are computed before the first prediction is made.
+_CHUNK = 512
 _SEGMENTS = EMBEDDINGS + "token_type_embeddings"
 _ENDINGS = ("ForTokenClassification", "ForSequenceClassification")
 _ENDINGS += ("ForQuestionAnswering",)
@@ -92,7 +105,7 @@ _TASKS = {
 }
 
 
-def read(folder: Path) -> TaskPredictor | None:
+def read_huggingface(folder: Path) -> TaskPredictor | None:
     """The model in a directory of Hugging Face; None for one without a task's head.
 
     Raises `UserError`: 65 for damaged files.
@@ -224,3 +237,154 @@ def _tensors(network: Network, kind: str) -> dict[str, np.ndarray]:
             found[f"{scope}dense/{part}"] = both[..., :1]
             found[f"{scope}dense_1/{part}"] = both[..., 1:]
     return found
+
+
+class FinetunedModel(NamedTuple):
+    """A fine-tuned model and what it is for."""
+
+    config: FinetuningConfig
+    vocab: Vocabulary
+    facts: list[TaskFacts]  # of all its tasks, in the order of its heads
+    model: Any  # finetune.model.FinetuningModel
+    origin: str  # the checkpoint that the weights are of
+
+    def facts_of(self, task: str) -> TaskFacts:
+        """Of one of its tasks, by its name in task_names; a class has another."""
+        return self.facts[self.config.task_names.index(task)]
+
+
+def _vocabulary(folder: Path, hparams: dict[str, Any], usual: str) -> str:
+    """The file that a trial names, or the usual one where that is gone."""
+    places = list(dict.fromkeys([hparams.get("vocab_file", usual), usual]))
+    for path in places:
+        if os.path.isfile(fetch_once(path)):
+            return path
+    raise UserError(
+        f"{places[0]}, the vocabulary of {folder}, does not exist"
+        f"{''.join(f', nor does {path}' for path in places[1:])}.\nSay where it is: "
+        "predict by --data-dir, export_model.py by --vocab-file."
+    )
+
+
+def read_trial(
+    folder: Path,
+    task: str | None,
+    precision: str | None = None,
+    data_dir: str | None = None,
+    vocab_file: str | None = None,
+) -> FinetunedModel:
+    """The model of a trial with its newest weights, or the best where those stay.
+
+    Args:
+      folder: `<data-dir>/models/<model-name>/finetuning_models/<...>_1`.
+      task: one of its tasks, which must be there; None: any.
+      precision: of its computation; None: that of the training.
+      data_dir: where the vocabulary is; None: as the place of the folder says.
+      vocab_file: the vocabulary, if it is elsewhere.
+
+    Raises `UserError`: 2 for anything else, 65 for damaged checkpoints.
+    """
+    folder = folder.absolute()
+    bring_model(folder)
+    hparams = hparams_in(folder)
+    names = hparams.get("task_names", [])
+    if not names or (task is not None and task not in names):
+        raise UserError(
+            f"{folder} was not fine-tuned on {task!r}; its tasks are "
+            f"{', '.join(names) or 'none'}."
+        )
+    place = [*folder.parents, *[folder] * 4]
+    data_dir, model_name = data_dir or str(place[3]), place[1].name or "model"
+    usual = vocabulary_of(data_dir, model_name)
+    hparams["vocab_file"] = vocab_file or _vocabulary(folder, hparams, usual)
+    config = FinetuningConfig.from_hparams(data_dir, model_name, hparams)
+    vocab = Vocabulary.load(config.vocab_file)
+    if (folder / FACTS_FILE).is_file():
+        facts = read_facts(folder)
+    else:
+        facts = [facts_of(t) for t in registry.make_tasks(config, vocab)]
+    found = readers.find(str(folder), say_nothing)
+    found.check(config, vocab, FINETUNE)
+    startup.import_tensorflow()
+    from electra_tf.finetune.model import build_finetuning_model, load_all
+
+    model = build_finetuning_model(config, facts, dtype=precision)
+    weights = {v.path: v.value for v in model.variables}
+    load_all(found, weights, say_nothing)
+    return FinetunedModel(config, vocab, facts, model, found.origin)
+
+
+class TaskPredictor(Predictor):
+    """One task of a fine-tuned model.
+
+    Args:
+      number: of the task's head.
+    """
+
+    def __init__(self, trained: FinetunedModel, task: Task, number: int):
+        from electra_tf.finetune.batches import head_outputs
+
+        texts = task.num_texts
+        columns = getattr(task, "columns", ()) if task.reads == "texts" else ()
+        fewest = min(map(len, columns), default=None)
+        facts = {
+            "vocab_sha256": trained.vocab.sha256,
+            "max_seq_length": trained.config.max_seq_length,
+            "eval_batch_size": trained.config.eval_batch_size,
+        }
+        super().__init__(trained.origin, task.name, task.reads, texts, fewest, facts)
+        self._task, self._number, self._config = task, number, trained.config
+        self.encoder, self.tokenizer = trained.model.electra, task.tokenizer
+        self.max_seq_length = trained.config.max_seq_length
+        self._num_heads = len(trained.model.heads)
+        self._run = functools.partial(
+            *(head_outputs, trained.model, task.name, trained.config)
+        )
+
+    def read_inputs(self, source: Source) -> Iterator[Input]:
+        """What is to be predicted, by the task's own columns."""
+        return self._task.read_inputs(source)
+
+    def predictions(
+        self, inputs: Iterable[Input]
+    ) -> Iterator[tuple[Input, dict[str, Any]]]:
+        """Yields each input with its prediction, in order."""
+        for chunk in self._chunks(inputs):
+            outputs = self.outputs([x for _, _, features in chunk for x in features])
+            for one, example, features in chunk:
+                rows = list(itertools.islice(outputs, len(features)))
+                yield one, self._task.prediction(example, rows)
+
+    def _chunks(self, inputs: Iterable[Input]) -> Iterator[list[tuple]]:
+        """Inputs with their examples and those's features, some hundred sequences."""
+        chunk, size = [], 0
+        for number, one in enumerate(inputs):
+            example = self._task.input_example(number, one.fields)
+            features = list(self._task.featurize(example, False))
+            chunk.append((one, example, features))
+            size += max(1, len(features))
+            if size >= _CHUNK:
+                yield chunk
+                chunk, size = [], 0
+        if chunk:
+            yield chunk
+
+    def outputs(self, features: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Those of the task's head for each sequence, in order."""
+        if not features:  # of empty texts only
+            return iter(())
+        rows = [(self._task, found) for found in features]
+        length = self._config.max_seq_length
+        arrays = preprocessing.pack(rows, {self._task: self._number}, length)
+        store = preprocessing.FeatureStore(arrays, self._num_heads)
+        return self._run(store)
+
+
+def predictor_of(
+    trained: FinetunedModel, folder: Path, task: str | None
+) -> TaskPredictor:
+    """The model of a trial's folder at work on one of its tasks; None: the first."""
+    config = trained.config
+    tasks = registry.make_tasks(config, trained.vocab, folder, reads_data=False)
+    number = config.task_names.index(task) if task else 0
+    return TaskPredictor(trained, tasks[number], number)
