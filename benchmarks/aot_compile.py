@@ -22,13 +22,13 @@ import shutil
 import subprocess
 import tempfile
 import time
+import types
 import warnings
 from pathlib import Path
 from typing import NamedTuple
 
 from absl import flags
-from measurement import ROOT, save
-from preparation import numbers, place_pretraining
+from measurement import ROOT, numbers, place_pretraining, save
 
 from electra_tf import cli, startup
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
@@ -119,11 +119,10 @@ def main(_):
 
 def check_compilable(config: PretrainingConfig) -> None:
     """Raises `UserError` for more than one step, or more kinds of draws."""
-    own = [config.random_token_share, config.rare_mask_power, config.word_list]
-    own.append(config.electra_15_positions == "other")
-    own.append(config.objective == "electra_sentence")
-    accumulates = config.gradient_accumulation_steps > 1
-    if any(own) or accumulates or len(config.run_phases()) > 1:
+    draws = config.random_token_share or config.rare_mask_power or config.word_list
+    draws = draws or config.electra_15_positions == "other"
+    is_more = config.gradient_accumulation_steps > 1 or len(config.run_phases()) > 1
+    if draws or is_more or config.objective == "electra_sentence":
         raise UserError(
             "one step without draws of its own is compiled: leave out "
             "gradient_accumulation_steps, phases, random_token_share, rare_mask_power, "
@@ -218,16 +217,10 @@ def compile_step(folder: Path) -> dict:
         command, capture_output=True, text=True, env=environment, check=False
     )
     if full := re.search(r"RESOURCE_EXHAUSTED: (.*)", done.stderr):
-        raise UserError(
-            f"the step does not fit on {FLAGS.platform}: {full[1]}\nA smaller "
-            'train_batch_size or precision "mixed_bfloat16" needs less.'
-        )
+        raise UserError(f"the step does not fit on {FLAGS.platform}: {full[1]}")
     if done.returncode:
         last = "\n".join(done.stderr.strip().splitlines()[-3:])
-        raise UserError(
-            f"{FLAGS.compiler_python} could not compile the step:\n{last}\n{_INSTALL}",
-            1,
-        )
+        raise UserError(f"{script} failed:\n{last}\n{_INSTALL}", 1)
     return json.loads((folder / "compiled.json").read_text())
 
 
@@ -239,29 +232,27 @@ def print_report(config: PretrainingConfig, report: dict) -> None:
     report |= {"compute_ms": 1e3 * compute, "memory_ms": 1e3 * memory}
     report["sequences_per_s_at_most"] = rows / max(compute, memory)
     each = "" if FLAGS.chips == 1 else " of each chip"
-    aliased = "all" if report["aliased"] == report["variables"] else report["aliased"]
-    counted = ", ".join(f"{n} {name}" for name, n in report["ops"].items() if n)
+    shown = types.SimpleNamespace(**report)
+    counted = ", ".join(f"{n} {name}" for name, n in shown.ops.items() if n)
     print(
-        f"Compiled, not run: {FLAGS.chips} x {FLAGS.platform} ({report['device']}), "
+        f"Compiled, not run: {FLAGS.chips} x {FLAGS.platform} ({shown.device}), "
         f"{rows} x {config.max_seq_length}, {config.precision}, in the form for "
-        f"{report['target']}, kernels of {report['kernels']}; lowered in "
-        f"{report['lower_s']:.0f} s, compiled in {report['compile_s']:.0f} s\n"
-        f"Memory{each}: peak {report['peak_bytes'] / 1e9:.2f} of "
-        f"{kind.memory / 1e9:.0f} GB, of which temporary "
-        f"{report['temp_bytes'] / 1e9:.2f}; updated in place: "
-        f"{aliased} of {report['variables']} variables\n"
-        f"Roofline{each}: {report['flops'] / 1e12:.3f} TFLOP, {1e3 * compute:.2f} ms; "
-        f"{report['bytes'] / 1e9:.1f} GB read and written, {1e3 * memory:.2f} ms; at "
-        f"most {report['sequences_per_s_at_most']:,.0f} sequences/s\n"
-        f"Operations: {report['ops_in_entry']}, of which {counted or 'none rare'}; "
-        f"loops of unknown length, counted once: {report['loops_of_unknown_length']}"
+        f"{shown.target}, kernels of {shown.kernels}; lowered in {shown.lower_s:.0f} "
+        f"s, compiled in {shown.compile_s:.0f} s\n"
+        f"Memory{each}: peak {shown.peak_bytes / 1e9:.2f} of {kind.memory / 1e9:.0f} "
+        f"GB, of which temporary {shown.temp_bytes / 1e9:.2f}; updated in place: "
+        f"{shown.aliased} of {shown.variables} variables\n"
+        f"Roofline{each}: {shown.flops / 1e12:.3f} TFLOP, {shown.compute_ms:.2f} ms; "
+        f"{shown.bytes / 1e9:.1f} GB read and written, {shown.memory_ms:.2f} ms; at "
+        f"most {shown.sequences_per_s_at_most:,.0f} sequences/s\n"
+        f"Operations: {shown.ops_in_entry}, of which {counted or 'none rare'}; "
+        f"loops of unknown length, counted once: {shown.loops_of_unknown_length}"
     )
-    if "cycles" in report:
-        cycles = report["cycles"]
-        seconds = cycles / kind.hertz
-        print(f"Compiler's estimate: {cycles:,} cycles, {1e3 * seconds:.2f} ms")
-    print(f"What dominates, by {report['parts_by']}:")
-    for name, share in list(report["parts"].items())[:12]:
+    if cycles := report.get("cycles"):
+        milliseconds = 1e3 * cycles / kind.hertz
+        print(f"Compiler's estimate: {cycles:,} cycles, {milliseconds:.2f} ms")
+    print(f"What dominates, by {shown.parts_by}:")
+    for name, share in list(shown.parts.items())[:12]:
         print(f"  {share:6.1%}  {name}")
 
 

@@ -20,8 +20,7 @@ import time
 from pathlib import Path
 
 from absl import flags
-from measurement import ROOT
-from preparation import train_vocabulary
+from measurement import ROOT, train_vocabulary
 
 from electra_tf import cli
 from electra_tf.data import tfrecord
@@ -101,14 +100,12 @@ def stages(folder: Path, vocab: Vocabulary, limit: int = 20_000_000):
     """CPU seconds of the steps from text to disk, over the first 20 MB."""
     tokenizer = Tokenizer(vocab)
     times: dict[str, float] = collections.defaultdict(float)
-    read = 0
-    last = time.process_time()
+    read, last = 0, time.process_time()
 
     def lap(stage: str) -> None:
         nonlocal last
-        now = time.process_time()
-        times[stage] += now - last
-        last = now
+        last, before = time.process_time(), last
+        times[stage] += last - before
 
     with tempfile.TemporaryFile() as out:
         for path in corpus.list_files(folder):

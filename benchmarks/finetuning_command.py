@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 
 from absl import flags
-from measurement import ROOT, in_turns, machine, median, print_table, save
+from measurement import ROOT, in_turns, machine, median, print_table, random_model, save
 
 from electra_tf import cli, startup
 from electra_tf.errors import UserError
@@ -49,29 +49,23 @@ def main(_):
                 f"{what}, {side}": partial(run, command, folder / f"{side}.log")
                 for side, command in sides.items()
             }
-            results |= in_turns(makers, FLAGS.repeats, progress_line)
+            results |= in_turns(makers, FLAGS.repeats, "{seconds:.1f} s")
     save(FLAGS.json, results)
-    columns = {
-        "command": lambda name, _: name,
-        "s, median": lambda _, runs: f"{median(runs, 'seconds'):.1f}",
-        "minimum": lambda _, runs: f"{min(run['seconds'] for run in runs):.1f}",
-        "CPU s": lambda _, runs: f"{median(runs, 'cpu_seconds'):.1f}",
-    }
-    print_table(results.items(), columns)
+    head = "command | s, median | minimum | CPU s"
+    form = "{name} | {seconds:.1f} | {minimum:.1f} | {cpu_seconds:.1f}"
+    rows = []
+    for name, runs in results.items():
+        row = {key: median(runs, key) for key in ("seconds", "cpu_seconds")}
+        row["minimum"] = min(run["seconds"] for run in runs)
+        rows.append(row | {"name": name})
+    print_table(head, form, rows)
 
 
 def write_model(folder: Path) -> Path:
     """ELECTRA-Small with random weights, for transformers and so for both sides."""
-    from electra_tf.config.pretraining import PretrainingConfig
     from electra_tf.interop import huggingface
-    from electra_tf.interop.checkpoint import StoredModel, empty_pretrainer
-    from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 
-    vocab = Vocabulary.load(FLAGS.vocab_file)
-    hparams = {"vocab_size": len(vocab), "vocab_file": FLAGS.vocab_file}
-    config = PretrainingConfig.from_hparams(str(folder), "random", hparams)
-    weights = {v.path: v.numpy() for v in empty_pretrainer(config, vocab).variables}
-    stored = StoredModel(config, vocab, TokenizerConfig(), weights, {}, 0, "random")
+    stored = random_model(folder, FLAGS.vocab_file, {})
     huggingface.write_huggingface(
         stored, "discriminator", folder / "model", log=lambda _: None
     )
@@ -81,8 +75,6 @@ def write_model(folder: Path) -> Path:
 def write_data(folder: Path) -> None:
     """The first examples of RTE as training and dev set."""
     head, *rows = Path(FLAGS.data).read_text(encoding="utf-8").splitlines()
-    if len(rows) < TRAIN + DEV:
-        raise UserError(f"--data {FLAGS.data}: {len(rows)} rows, {TRAIN + DEV} needed.")
     for name, part in (("train", rows[:TRAIN]), ("dev", rows[TRAIN : TRAIN + DEV])):
         text = "\n".join([head, *part])
         (folder / f"{name}.tsv").write_text(f"{text}\n", encoding="utf-8")
@@ -103,7 +95,7 @@ def commands(folder: Path, model: Path) -> dict[str, dict[str, list[str]]]:
     trial = folder / "models" / "single" / "finetuning_models" / "single_model_1"
     predict = [str(ROOT / "run_inference.py"), "predict", f"--model={trial}"]
     predict += [f"--input={FLAGS.texts}", f"--output={folder}/ours.jsonl"]
-    peer = [str(ROOT / "benchmarks" / "peer_torch_finetuning.py")]
+    peer = [str(ROOT / "benchmarks" / "peer_torch.py")]
     options = [f"--model={model}", f"--output={folder}/peer", f"--data={folder}"]
     options += [f"--texts={FLAGS.texts}"]
     return {
@@ -131,10 +123,6 @@ def run(command: list[str], log: Path) -> dict:
     cpu = after.children_user - before.children_user
     cpu += after.children_system - before.children_system
     return {"seconds": seconds, "cpu_seconds": cpu}
-
-
-def progress_line(name: str, result: dict) -> str:
-    return f"  {name}: {result['seconds']:.1f} s"
 
 
 if __name__ == "__main__":

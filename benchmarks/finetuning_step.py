@@ -17,14 +17,21 @@ import time
 from types import SimpleNamespace
 
 from absl import flags
-from measurement import Encoder, median, print_table, save, time_steps
-from preparation import define_step_flags, make_device, place
+from measurement import (
+    Encoder,
+    define_step_flags,
+    make_device,
+    median,
+    place,
+    print_table,
+    save,
+    time_steps,
+)
 
 from electra_tf import cli, startup
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.hparams import read_hparams
 from electra_tf.config.run import NO_DATA
-from electra_tf.errors import UserError
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("lengths", "32,64,128", "Tokens that sequences are padded to.")
@@ -32,10 +39,7 @@ define_step_flags("run_finetuning.py")
 
 
 def main(_):
-    try:
-        lengths = [int(length) for length in FLAGS.lengths]
-    except ValueError as error:
-        raise UserError(f"--lengths takes whole numbers: {error}.") from None
+    lengths = [int(length) for length in FLAGS.lengths]
     given = {"vocab_size": 30522, "max_seq_length": max(lengths)}
     given |= {"task_names": ["task"], "train_batch_size": FLAGS.batch_size}
     config = FinetuningConfig.from_hparams(
@@ -101,35 +105,31 @@ def make_batches(tf, config: FinetuningConfig, length: int):
         (rows, length), [3, 7], 5, config.vocab_size, tf.int32
     )
     zeros = tf.zeros([rows], tf.int32)
-    batch = {
-        "input_ids": ids,
-        "input_mask": tf.ones_like(ids),
-        "segment_ids": tf.ones_like(ids),
-        "task_id": zeros,
-        "task:eid": zeros,
-        "task:label_ids": zeros,
-    }
+    batch = {"input_ids": ids, "task_id": zeros, "task:label_ids": zeros}
+    batch |= dict.fromkeys(("input_mask", "segment_ids"), tf.ones_like(ids))
+    batch["task:eid"] = zeros
     return tf.data.Dataset.from_tensors(batch).repeat()
+
+
+TABLE = (
+    "length | GFLOP per step | first step, s | step, s | seq/s | "
+    "share of the matmul rate | speed relative to the longest",
+    "{length} | {gflop:.1f} | {first_s:.1f} | {step_s:.4f} | {speed:.1f} | "
+    "{share:.0%} | {relative:.2f}",
+)
 
 
 def print_lengths(results: list[dict]) -> None:
     """Medians."""
     print(f"\nClassification, batches of {FLAGS.batch_size}")
-    longest = median(results[:1], "seconds")
-
-    def share(row):
-        return row["flops"] / median([row], "seconds") / median([row], "rates")
-
-    columns = {
-        "length": lambda row, _: str(row["length"]),
-        "GFLOP per step": lambda row, _: f"{row['flops'] / 1e9:.1f}",
-        "first step, s": lambda row, _: f"{row['first_s']:.1f}",
-        "step, s": lambda _, seconds: f"{seconds:.4f}",
-        "seq/s": lambda _, seconds: f"{FLAGS.batch_size / seconds:.1f}",
-        "share of the matmul rate": lambda row, _: f"{share(row):.0%}",
-        "speed relative to the longest": lambda _, seconds: f"{longest / seconds:.2f}",
-    }
-    print_table(((row, median([row], "seconds")) for row in results), columns)
+    rows = []
+    for result in results:
+        seconds, flops = median([result], "seconds"), result["flops"]
+        row = result | {"step_s": seconds, "speed": FLAGS.batch_size / seconds}
+        row |= {"gflop": flops / 1e9, "share": flops / seconds / median([row], "rates")}
+        longest = rows[0]["step_s"] if rows else seconds
+        rows.append(row | {"relative": longest / seconds})
+    print_table(*TABLE, rows)
 
 
 if __name__ == "__main__":

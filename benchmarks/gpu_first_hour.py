@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from absl import flags
-from measurement import print_table, processor
-from preparation import make_device, make_loop, write_data
+from measurement import make_device, make_loop, print_table, processor, write_data
 
 from electra_tf import cli, startup
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
@@ -89,21 +88,19 @@ ROWS = (
 )
 
 
-def number(key: str, form: str, scale: float = 1.0):
-    """A column of the table; empty if the row has no numbers."""
-    return lambda _, found: format(scale * found[key], form) if key in found else ""
+HEAD = "step | ms with input | seq/s | goal | peak, GB | first step, s"
+FORM = "{name} | {ms} | {speed} | {goal} | {peak} | {first}"
 
 
-COLUMNS = {
-    "step": lambda row, _: row.name,
-    "ms with input": lambda _, found: (
-        found.get("failed") or f"{1e3 * found['step_s']:.2f}"
-    ),
-    "seq/s": number("sequences_per_s", ",.0f"),
-    "goal": lambda row, _: f"{row.goal:,}" if row.goal else "",
-    "peak, GB": number("peak_bytes", ".1f", 1e-9),
-    "first step, s": number("first_s", ".0f"),
-}
+def cells(row: Row, found: dict) -> dict[str, str]:
+    """A row of the table: what was measured, or why it was not."""
+    shown = dict.fromkeys(("speed", "peak", "first"), "")
+    shown |= {"name": row.name, "goal": f"{row.goal:,}" if row.goal else ""}
+    if "failed" in found:
+        return shown | {"ms": found["failed"]}
+    shown |= {"ms": f"{1e3 * found['step_s']:.2f}", "first": f"{found['first_s']:.0f}"}
+    shown["speed"] = f"{found['sequences_per_s']:,.0f}"
+    return shown | {"peak": f"{found['peak_bytes'] / 1e9:.1f}"}
 
 
 def main(_):
@@ -116,7 +113,8 @@ def main(_):
     device["host"] = processor()
     print(", ".join(device.values()))
     rows = [row for row in ROWS if re.search(FLAGS.only, row.name)]
-    print_table(measure_rows(rows, device), COLUMNS)
+    measured = measure_rows(rows, device)
+    print_table(HEAD, FORM, (cells(row, found) for row, found in measured))
 
 
 def measure_rows(rows: list[Row], device: dict[str, str]):

@@ -14,8 +14,7 @@ import time
 from pathlib import Path
 
 from absl import flags
-from measurement import median, print_table
-from preparation import numbers, write_shards
+from measurement import median, numbers, print_table, write_shards
 
 from electra_tf import cli, startup
 from electra_tf.text.vocabulary import Vocabulary
@@ -42,12 +41,12 @@ def main(_):
             for name, make in makers.items():
                 rows[name].append(measure(make))
     print(f"batches of {FLAGS.batch_size} x {FLAGS.max_seq_length}, one core")
-    columns = {
-        "variant": lambda name, _: name,
-        "examples per CPU second": lambda _, rows: f"{median(rows, 'rate'):,.0f}",
-        "first batch, s": lambda _, rows: f"{median(rows, 'first_s'):.2f}",
-    }
-    print_table(rows.items(), columns)
+    head = "variant | examples per CPU second | first batch, s"
+    table = [
+        {"name": name} | {key: median(runs, key) for key in ("rate", "first_s")}
+        for name, runs in rows.items()
+    ]
+    print_table(head, "{name} | {rate:,.0f} | {first_s:.2f}", table)
 
 
 def variants(pattern: str, vocab: Vocabulary) -> dict:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by the benchmarks: FLOPs, memory and time of a step; processes; tables.
+"""Shared by the benchmarks: models and steps; their FLOPs, memory and time; tables.
 
-Imported first, it puts the checkout before an installed electra_tf. peer_torch.py
-imports it in another interpreter, so it uses the standard library only.
+Imported first, it puts the checkout before an installed electra_tf. The steps are those
+of run_pretraining.py and run_finetuning.py. peer_torch.py imports this, too, and counts
+the time that it takes: what loads longer is imported where it is used.
 
 FLOPs are those that the model needs: matrix products only, a multiply-add as two, the
 backward pass as two products for each of the forward pass. Element-wise work, softmax,
@@ -13,6 +14,7 @@ positions only.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -23,10 +25,18 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from absl import flags
+
+if TYPE_CHECKING:
+    from electra_tf.config.pretraining import PretrainingConfig
+    from electra_tf.text.vocabulary import Vocabulary
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+# Flags defined here belong to the script that calls define_step_flags.
+flags.disclaim_key_flags()
 
 
 class Encoder(NamedTuple):
@@ -40,12 +50,8 @@ class Encoder(NamedTuple):
     @classmethod
     def of(cls, config) -> Encoder:
         """The sizes in a ModelConfig."""
-        return cls(
-            config.num_hidden_layers,
-            config.hidden_size,
-            config.intermediate_size,
-            config.num_attention_heads,
-        )
+        names = ("num_hidden_layers", "hidden_size", "intermediate_size")
+        return cls(*(getattr(config, n) for n in (*names, "num_attention_heads")))
 
     def flops_per_token(self, length: int, embedding: int) -> int:
         """Forward pass over a sequence of `length`, without a head."""
@@ -68,6 +74,14 @@ class Sizes(NamedTuple):
     length: int
     masked: int  # positions per sequence with a vocabulary softmax
 
+    @classmethod
+    def of(cls, config: PretrainingConfig) -> Sizes:
+        networks = config.model_config(), config.generator_config()
+        tables = config.embedding_size, config.vocab_size
+        batch = config.train_batch_size, config.max_seq_length
+        masked = config.max_predictions_per_seq
+        return cls(*map(Encoder.of, networks), *tables, *batch, masked)
+
     def step_flops(self) -> int:
         """FLOPs of one training step: forward and backward pass of both networks.
 
@@ -76,10 +90,9 @@ class Sizes(NamedTuple):
         discriminator's head.
         """
         tokens = self.batch * self.length
-        encoders = sum(
-            network.flops_per_token(self.length, self.embedding)
-            for network in (self.discriminator, self.generator)
-        )
+        networks = self.discriminator, self.generator
+        shape = self.length, self.embedding
+        encoders = sum(network.flops_per_token(*shape) for network in networks)
         h = self.discriminator.hidden
         head = 2 * h * h + 2 * h
         transform = 2 * self.generator.hidden * self.embedding
@@ -88,19 +101,14 @@ class Sizes(NamedTuple):
         return 3 * (tokens * (encoders + head) + masked * (transform + softmax))
 
 
-def peak_memory() -> int:
-    """Largest resident memory since the last `reset_peak_memory`, in bytes."""
+def peak_memory(*, reset: bool = False) -> int:
+    """Largest resident memory since the last reset, in bytes."""
     # Not ru_maxrss, which includes what the parent had before exec.
     status = Path("/proc/self/status").read_text()
+    if reset:
+        with contextlib.suppress(OSError):  # where the kernel offers that
+            Path("/proc/self/clear_refs").write_text("5")
     return 1024 * int(re.search(r"VmHWM:\s+(\d+)", status)[1])
-
-
-def reset_peak_memory() -> None:
-    """Starts a new maximum, where the kernel offers that."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        pass
 
 
 def time_steps(
@@ -160,12 +168,11 @@ def measure_steps(run, device: Device, flops: float, job: dict) -> dict:
     ready = time.time()
     result = {"device": device.name, "version": device.version, "flops": flops}
     result["start_s"] = ready - job["launched"]
-    reset_peak_memory()
+    peak_memory(reset=True)
     cpu_started = time.process_time()
     loss = run(1)
-    result |= {"first_s": time.time() - ready, "peak_first": peak_memory()}
+    result |= {"first_s": time.time() - ready, "peak_first": peak_memory(reset=True)}
     result["first_cpu_s"] = time.process_time() - cpu_started
-    reset_peak_memory()
     if device.gpu_peak:
         device.gpu_peak()
     result |= time_steps(run, *device.make_matmul(), job["steps"])
@@ -174,11 +181,12 @@ def measure_steps(run, device: Device, flops: float, job: dict) -> dict:
 
 
 def in_turns(
-    makers: dict[str, Callable[[], dict]],
-    repeats: int,
-    progress: Callable[[str, dict], str],
+    makers: dict[str, Callable[[], dict]], repeats: int, shown: str
 ) -> dict[str, list[dict]]:
     """Calls each maker `repeats` times, reversing the order from one to the next.
+
+    Args:
+      shown: the format of a result's line.
 
     Returns: name -> results.
     """
@@ -186,7 +194,7 @@ def in_turns(
     for repeat in range(repeats):
         for name in list(makers)[:: -1 if repeat % 2 else 1]:
             results[name].append(makers[name]())
-            print(progress(name, results[name][-1]), flush=True)
+            print(f"  {name}: {shown.format(**results[name][-1])}", flush=True)
     return results
 
 
@@ -223,14 +231,190 @@ def median(runs: Iterable[dict], key: str) -> float:
     return statistics.median(found)
 
 
-def print_table(rows: Iterable[tuple], columns: dict[str, Callable[..., str]]) -> None:
-    """Prints Markdown; each column has a function from a row to its cell."""
-    print(f"\n| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
+def print_table(head: str, form: str, rows: Iterable[dict]) -> None:
+    """Prints Markdown: `form` is the format of a row."""
+    print(f"\n| {head} |\n{'|---' * (1 + head.count('|'))}|")
     for row in rows:
-        print(f"| {' | '.join(cell(*row) for cell in columns.values())} |", flush=True)
+        print(f"| {form.format(**row)} |", flush=True)
 
 
 def save(path: str | None, results) -> None:
     """Writes all that was measured, if --json was given."""
     if path:
         Path(path).write_text(json.dumps(results, indent=1) + "\n")
+
+
+def define_step_flags(script: str) -> None:
+    """The flags of every benchmark of a training step."""
+    flags.DEFINE_string("hparams", "{}", f"Hparams of {script}.")
+    flags.DEFINE_integer("batch_size", 32, "Sequences of a step.", lower_bound=1)
+    flags.DEFINE_integer("steps", 10, "Loops of steps that are timed.", lower_bound=1)
+    flags.DEFINE_string("json", None, "File for all that was measured.")
+
+
+def numbers(vocab_size: int) -> Vocabulary:
+    """The special tokens, then 0, 1, 2, ..."""
+    from electra_tf.text.vocabulary import SPECIAL_TOKENS, Vocabulary
+
+    count = vocab_size - len(SPECIAL_TOKENS)
+    return Vocabulary((*SPECIAL_TOKENS, *map(str, range(count))))
+
+
+def train_vocabulary(corpus: str | Path, path: Path, vocab_size: int) -> str:
+    """Runs build_vocab.py on a corpus; returns the vocabulary's path."""
+    command = [sys.executable, str(ROOT / "build_vocab.py"), f"--corpus-dir={corpus}"]
+    command += [f"--vocab-size={vocab_size}", f"--output-file={path}"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return str(path)
+
+
+def random_model(folder: Path, vocab_file: str, hparams: dict):
+    """A `StoredModel` with random weights."""
+    from electra_tf.config.pretraining import PretrainingConfig
+    from electra_tf.interop.checkpoint import StoredModel, empty_pretrainer
+    from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
+
+    vocab = Vocabulary.load(vocab_file)
+    hparams = {"vocab_size": len(vocab), "vocab_file": vocab_file} | hparams
+    config = PretrainingConfig.from_hparams(str(folder), "random", hparams)
+    weights = {v.path: v.numpy() for v in empty_pretrainer(config, vocab).variables}
+    return StoredModel(config, vocab, TokenizerConfig(), weights, {}, 0, "random")
+
+
+def write_shards(
+    folder: Path, vocab_size: int, length: int, count: int, num_shards: int = 1
+) -> str:
+    """Writes examples of random ids with two segments; returns the shards' pattern."""
+    import numpy as np
+
+    from electra_tf.data import tfrecord
+
+    rng = np.random.default_rng(1)
+    shape = (count // num_shards, length)
+    segments = np.zeros(shape, int)
+    segments[:, length // 2 + 1 :] = 1
+    for shard in range(num_shards):
+        ids = rng.integers(5, vocab_size, shape)
+        ids[:, 0], ids[:, length // 2], ids[:, -1] = 2, 3, 3
+        records = tfrecord.encode_examples(ids, np.ones(shape, int), segments)
+        path = folder / f"pretrain_data.tfrecord-{shard:05d}-of-{num_shards:05d}"
+        path.write_bytes(b"".join(map(tfrecord.frame, records)))
+    return str(folder / "pretrain_data.tfrecord*")
+
+
+def write_data(config: PretrainingConfig, count: int) -> Vocabulary:
+    """Writes a vocabulary and random examples into the config's data directory."""
+    from electra_tf.text.vocabulary import write_tokens
+
+    folder = Path(config.data_dir) / "pretrain_tfrecords"
+    folder.mkdir()
+    write_shards(folder, config.vocab_size, config.max_seq_length, count)
+    return write_tokens(config.vocab_file, numbers(config.vocab_size).tokens)
+
+
+def place(config, make_task: Callable, make_optimizer: Callable):
+    """Returns task, state and placement, on the first GPU or without any on the CPU."""
+    import keras
+    import tensorflow as tf
+
+    from electra_tf.train import distribution
+    from electra_tf.train import step as training_step
+
+    gpus = tf.config.list_physical_devices("GPU")
+    tf.config.set_visible_devices(gpus[:1], "GPU")  # several would share the batch
+    distribution.configure_devices(config)
+    distribution.set_precision(config.precision)
+    placement = distribution.create_strategy(config)
+    print(distribution.describe(placement, config.precision), flush=True)
+    keras.utils.set_random_seed(config.seed)
+    with placement.strategy.scope():
+        task = make_task()
+        state = training_step.TrainState(task.model, make_optimizer())
+    return task, state, placement
+
+
+def place_pretraining(config: PretrainingConfig, special: tuple[int, int, int]):
+    """`place` for pre-training; `special` are the ids of [CLS], [SEP] and [MASK]."""
+    from electra_tf.pretrain import pretraining
+    from electra_tf.train import optimization
+
+    def make_task():
+        model = pretraining.build_pretrainer(config, special)
+        return pretraining.TrainablePretrainer(model)
+
+    return place(config, make_task, lambda: optimization.create_optimizer(config))
+
+
+def make_loop(config: PretrainingConfig, vocab: Vocabulary | None = None):
+    """Returns count -> loss of the last of `count` steps of pre-training.
+
+    Args:
+      vocab: of the config's data, read as run_pretraining.py does; without it batches
+        are random tokens without a file.
+    """
+    from electra_tf.pretrain import run
+    from electra_tf.pretrain.pretrain_data import RunData
+    from electra_tf.train import step as training_step
+
+    task, state, placement = place_pretraining(config, (2, 3, 4))
+    step = training_step.TrainingStep(task, state, placement, seed=config.seed)
+    if vocab:
+        batches = run.batches_of(config, RunData(vocab), placement)
+    else:
+        batches = iter(random_batches(config))
+    done = 0
+
+    def loop(count):
+        nonlocal done
+        done += count
+        return float(step.run(batches, done - count, count)["loss"][-1])
+
+    return loop
+
+
+def random_batches(config: PretrainingConfig):
+    """Batches of random tokens, masked in the input pipeline as real ones are."""
+    import tensorflow as tf
+
+    from electra_tf.pretrain import masking
+
+    shape = (config.train_batch_size, config.max_seq_length)
+
+    def batch(step):
+        ids = tf.random.stateless_uniform(
+            shape, [step, 7], 5, config.vocab_size, tf.int32
+        )
+        first, last = (tf.fill([shape[0], 1], number) for number in (2, 3))
+        ids = tf.ensure_shape(tf.concat([first, ids[:, 1:-1], last], 1), shape)
+        features = {"input_ids": ids, "input_mask": tf.ones_like(ids)}
+        features["segment_ids"] = tf.zeros_like(ids)
+        count = config.max_predictions_per_seq
+        settings = masking.MaskingSettings(config.mask_prob, count, (2, 3, 4))
+        return masking.mask_batch(features, config.seed, step, settings)
+
+    return tf.data.Dataset.range(1 << 40).map(batch).prefetch(2)
+
+
+def make_device(precision: str) -> Device:
+    """TensorFlow's first GPU, or its CPU."""
+    import tensorflow as tf
+
+    gpus = tf.config.list_physical_devices("GPU")
+    details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
+    name = details.get("device_name", "GPU") if gpus else "CPU"
+
+    def make_matmul():
+        rows, inner, columns = (8192, 8192, 8192) if gpus else (4096, 1024, 1024)
+        dtype = tf.as_dtype(precision.removeprefix("mixed_"))
+        a = tf.cast(tf.random.normal([rows, inner]), dtype)
+        b = tf.cast(tf.random.normal([inner, columns]), dtype)
+        # The transfer to NumPy waits for the product.
+        return lambda: tf.matmul(a, b)[0, 0].numpy(), 2.0 * rows * inner * columns
+
+    def gpu_peak():
+        peak = tf.config.experimental.get_memory_info("GPU:0")["peak"]
+        tf.config.experimental.reset_memory_stats("GPU:0")
+        return peak
+
+    version = f"TensorFlow {tf.__version__}"
+    return Device(name, version, make_matmul, gpu_peak if gpus else None)

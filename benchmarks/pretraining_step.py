@@ -21,8 +21,7 @@ import time
 
 import measurement
 from absl import flags
-from measurement import ROOT, Encoder, Sizes, median, print_table
-from preparation import define_step_flags, make_device, make_loop
+from measurement import ROOT, Sizes, define_step_flags, median, print_table
 
 from electra_tf import cli, startup
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
@@ -48,12 +47,29 @@ flags.DEFINE_string("variant", None, "Used by the script itself: JSON of one var
 define_step_flags("run_pretraining.py")
 
 
+SHOWN = "{version} on {device}, {seconds[0]:.4g} s, loss {loss[0]:.3f} to {loss[1]:.3f}"
+MEDIANS = "seconds cpu_seconds rates start_s first_s first_cpu_s peak_first".split()
+MEDIANS += ["peak_steps"]
+SPEED = (
+    "variant | seq/s | s/step, median | minimum | x the first | CPU s/step | GFLOP/s | "
+    "matmul GFLOP/s | fraction",
+    "{name} | {speed:,.1f} | {seconds:.4g} | {minimum:.4g} | {relative:.2f} | "
+    "{cpu_seconds:.4g} | {gflops} | {matmul:,.0f} | {fraction}",
+)
+START = (
+    "variant | start, s | first step, s | CPU s in it | peak in it, GB | "
+    "peak in later steps (of a GPU if there is one)",
+    "{name} | {start_s:.1f} | {first_s:.1f} | {first_cpu_s:.1f} | {peak_first:.2f} | "
+    "{peak_steps:.2f}",
+)
+
+
 def main(_):
     if FLAGS.variant:
         print(json.dumps(measure(json.loads(FLAGS.variant))))
         return
     chosen = variants()
-    sizes = sizes_of(config_of(chosen[0]))
+    sizes = Sizes.of(config_of(chosen[0]))
     network = sizes.discriminator
     print(
         f"{measurement.machine()}\n{network.layers} layers of {network.hidden}, "
@@ -63,13 +79,13 @@ def main(_):
         flush=True,
     )
     makers = {v["name"]: functools.partial(run_variant, v) for v in chosen}
-    results = measurement.in_turns(makers, FLAGS.repeats, progress_line)
+    results = measurement.in_turns(makers, FLAGS.repeats, SHOWN)
     measurement.save(FLAGS.json, results)
     print_results(results)
 
 
 def variants() -> list[dict]:
-    """Every combination of the flags, then the peer's."""
+    """Every combination of the flags, then the peer's, by kind of attention."""
     for flag, known in CHOICES.items():
         for value in FLAGS[flag].value:
             if value not in known:
@@ -78,18 +94,13 @@ def variants() -> list[dict]:
     for model, precision, jit in itertools.product(
         FLAGS.model, FLAGS.precision, FLAGS.jit
     ):
-        name = f"{precision}, jit {jit}"
-        name = f"{model}, {name}" if len(FLAGS.model) > 1 else name
+        name = f"{model}, " * (len(FLAGS.model) > 1) + f"{precision}, jit {jit}"
         variant = {"name": name, "framework": "tensorflow", "model": model}
         found.append(variant | {"precision": precision, "jit": jit == "on"})
-    return found + (peers() if FLAGS.peer else [])
-
-
-def peers() -> list[dict]:
-    """PyTorch's step in each precision, with fused attention and without."""
+    if not FLAGS.peer:
+        return found
     if "mixed_float16" in FLAGS.precision or FLAGS.model != ["electra"]:
         raise UserError("--peer torch: electra in float32 and mixed_bfloat16 only.")
-    found = []
     for precision, fused in itertools.product(FLAGS.precision, (True, False)):
         name = f"PyTorch, {precision}, {'fused' if fused else 'plain'} attention"
         variant = {"name": name, "framework": "torch", "model": "electra"}
@@ -114,23 +125,11 @@ def config_of(variant: dict) -> PretrainingConfig:
     return config
 
 
-def sizes_of(config: PretrainingConfig) -> Sizes:
-    return Sizes(
-        Encoder.of(config.model_config()),
-        Encoder.of(config.generator_config()),
-        config.embedding_size,
-        config.vocab_size,
-        config.train_batch_size,
-        config.max_seq_length,
-        config.max_predictions_per_seq,
-    )
-
-
 def run_variant(variant: dict) -> dict:
     """Measures a variant in a new process."""
     job = variant | {"launched": time.time(), "steps": FLAGS.steps}
     if variant["framework"] == "torch":
-        job |= {"sizes": sizes_of(config_of(variant)), "dropout": FLAGS.dropout}
+        job |= {"sizes": Sizes.of(config_of(variant)), "dropout": FLAGS.dropout}
         peer = str(ROOT / "benchmarks" / "peer_torch.py")
         command = [sys.executable, peer, json.dumps(job)]
     else:
@@ -142,59 +141,34 @@ def measure(job: dict) -> dict:
     """Builds the model and measures its steps."""
     startup.import_tensorflow()
     config = config_of(job)
-    loop = make_loop(config)
-    flops = sizes_of(config).step_flops() if job["model"] == "electra" else 0
-    return measurement.measure_steps(loop, make_device(config.precision), flops, job)
-
-
-def progress_line(name: str, result: dict) -> str:
-    return (
-        f"  {name}: {result['version']} on {result['device']}, "
-        f"{median([result], 'seconds'):.4g} s, "
-        f"loss {result['loss'][0]:.3f} to {result['loss'][1]:.3f}"
+    loop, device = (
+        measurement.make_loop(config),
+        measurement.make_device(config.precision),
     )
+    flops = Sizes.of(config).step_flops() if job["model"] == "electra" else 0
+    return measurement.measure_steps(loop, device, flops, job)
 
 
 def print_results(results: dict[str, list[dict]]) -> None:
     """Speed, start and memory: medians over the processes of each variant."""
-    base = median(next(iter(results.values())), "seconds")
-
-    def number(key, form, scale=1.0):
-        return lambda _, runs: format(scale * median(runs, key), form)
-
-    def gflops(runs):
-        return runs[0]["flops"] / median(runs, "seconds") / 1e9
-
-    def fraction(runs):
-        """The step's rate relative to that of the products between the steps."""
-        return 1e9 * gflops(runs) / median(runs, "rates")
-
-    def counted(cell, form):
-        return lambda _, runs: format(cell(runs), form) if runs[0]["flops"] else ""
-
-    columns = {
-        "variant": lambda name, _: name,
-        "seq/s": lambda _, runs: f"{FLAGS.batch_size / median(runs, 'seconds'):,.1f}",
-        "s/step, median": number("seconds", ".4g"),
-        "minimum": lambda _, runs: f"{min(s for r in runs for s in r['seconds']):.4g}",
-        "x the first": number("seconds", ".2f", 1 / base),
-        "CPU s/step": number("cpu_seconds", ".4g"),
-        "GFLOP/s": counted(gflops, ",.0f"),
-        "matmul GFLOP/s": number("rates", ",.0f", 1e-9),
-        "fraction": counted(fraction, ".2f"),
-    }
-    print_table(results.items(), columns)
-    columns = {
-        "variant": lambda name, _: name,
-        "start, s": number("start_s", ".1f"),
-        "first step, s": number("first_s", ".1f"),
-        "CPU s in it": number("first_cpu_s", ".1f"),
-        "peak in it, GB": number("peak_first", ".2f", 1e-9),
-        "peak in later steps (of a GPU if there is one)": number(
-            "peak_steps", ".2f", 1e-9
-        ),
-    }
-    print_table(results.items(), columns)
+    base, rows = median(next(iter(results.values())), "seconds"), []
+    for name, runs in results.items():
+        row = {key: median(runs, key) for key in MEDIANS} | {"name": name}
+        rate = runs[0]["flops"] / row["seconds"]
+        row |= {
+            "speed": FLAGS.batch_size / row["seconds"],
+            "minimum": min(s for r in runs for s in r["seconds"]),
+            "relative": row["seconds"] / base,
+            "gflops": f"{rate / 1e9:,.0f}" if rate else "",
+            # of the rate of the products between the steps
+            "fraction": f"{rate / row['rates']:.2f}" if rate else "",
+            "matmul": row["rates"] / 1e9,
+            "peak_first": row["peak_first"] / 1e9,
+            "peak_steps": row["peak_steps"] / 1e9,
+        }
+        rows.append(row)
+    print_table(*SPEED, rows)
+    print_table(*START, rows)
 
 
 if __name__ == "__main__":

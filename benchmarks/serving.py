@@ -13,6 +13,7 @@ compares that.
 """
 
 import contextlib
+import itertools
 import json
 import os
 import statistics
@@ -22,8 +23,7 @@ from functools import partial
 from pathlib import Path
 
 from absl import flags
-from measurement import ROOT, print_table, save
-from preparation import train_vocabulary
+from measurement import ROOT, print_table, random_model, save, train_vocabulary
 
 from electra_tf import cli, startup
 
@@ -78,7 +78,9 @@ def main(_):
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        stored = stored_model(folder)
+        vocab = folder / "vocab.txt"
+        train_vocabulary(ROOT / "examples" / "corpus", vocab, 8000)
+        stored = random_model(folder, str(vocab), json.loads(FLAGS.hparams))
         peer = folder / "peer"
         huggingface.write_huggingface(stored, "discriminator", peer, log=lambda _: None)
         sides = {"torch": torch_functions(peer / "discriminator")}
@@ -100,25 +102,9 @@ def main(_):
                 )
             sides[ONNX] = onnx_functions(folder / ONNX)
         found = {}
-        print_table(compare(sides, requests_of(texts, stored), found), COLUMNS)
+        rows = compare(sides, requests_of(texts, stored), found)
+        print_table(HEAD, FORM, rows)
     save(FLAGS.json, found)
-
-
-def stored_model(folder: Path):
-    """A model with random weights."""
-    from electra_tf.config.pretraining import PretrainingConfig
-    from electra_tf.interop.checkpoint import StoredModel, empty_pretrainer
-    from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
-
-    vocab_file = folder / "vocab.txt"
-    train_vocabulary(ROOT / "examples" / "corpus", vocab_file, 8000)
-    vocab = Vocabulary.load(vocab_file)
-    hparams = {"vocab_size": len(vocab), "vocab_file": str(vocab_file)}
-    config = PretrainingConfig.from_hparams(
-        str(folder), "random", hparams | json.loads(FLAGS.hparams)
-    )
-    weights = {v.path: v.numpy() for v in empty_pretrainer(config, vocab).variables}
-    return StoredModel(config, vocab, TokenizerConfig(), weights, {}, 0, "random")
 
 
 def requests_of(texts: list[str], stored) -> dict[int, dict[str, list]]:
@@ -141,39 +127,43 @@ def requests_of(texts: list[str], stored) -> dict[int, dict[str, list]]:
     return found
 
 
-COLUMNS = {
-    "what": lambda row: row["what"],
-    "batch": lambda row: str(row["batch"]),
-    "side": lambda row: row["side"],
-    "quiet ms": lambda row: f"{1e3 * row['quiet_s']:.2f}",
-    "p50 ms": lambda row: f"{1e3 * statistics.median(row['sorted_s']):.2f}",
-    "p99 ms": lambda row: (
-        f"{1e3 * row['sorted_s'][int(0.99 * (len(row['sorted_s']) - 1))]:.2f}"
-    ),
-    "times as fast": lambda row: f"{row['torch_s'] / row['quiet_s']:.2f}",
-    "difference": lambda row: f"{row['difference']:.1e}",
-}
+HEAD = "what | batch | side | quiet ms | p50 ms | p99 ms | times as fast | difference"
+FORM = (
+    "{what} | {batch} | {side} | {quiet:.2f} | {p50:.2f} | {p99:.2f} | {speed:.2f} | "
+    "{difference:.1e}"
+)
 
 
 def compare(sides: dict, all_requests: dict, found: dict):
     """Measures all sides in turns: rows of the table; `found` gets all seconds."""
-    for what in FLAGS.what:
-        for size, of_size in all_requests.items():
-            own = {side: found for side, found in sides.items() if what in found}
-            requests = of_size[what]
-            answers = {side: ask(own[side], what, requests[0]) for side in own}
-            seconds = {side: [] for side in own}
-            for _ in range(FLAGS.rounds):
-                for side in own:
-                    seconds[side].append(time_requests(own[side], what, requests))
-            found[f"{what} {size}"] = seconds
-            quiet = {side: quiet_seconds(rounds) for side, rounds in seconds.items()}
-            for side, rounds in seconds.items():
-                row = {"what": what, "batch": size, "side": side}
-                row |= {"quiet_s": quiet[side], "torch_s": quiet["torch"]}
-                row["sorted_s"] = sorted(s for r in rounds for s in r)
-                row["difference"] = max_difference(answers[side], answers["torch"])
-                yield (row,)
+    for what, (size, of_size) in itertools.product(FLAGS.what, all_requests.items()):
+        own = {
+            side: functions[what]
+            for side, functions in sides.items()
+            if what in functions
+        }
+        requests, seconds = of_size[what], {side: [] for side in own}
+        answers = {
+            side: numbers(requests[0], run(prepare(requests[0])))
+            for side, (prepare, run, numbers) in own.items()
+        }
+        for _ in range(FLAGS.rounds):
+            for side, (prepare, run, _) in own.items():
+                seconds[side].append(time_requests(prepare, run, requests))
+        found[f"{what} {size}"] = seconds
+        quiet = {side: quiet_seconds(rounds) for side, rounds in seconds.items()}
+        for side, rounds in seconds.items():
+            in_order = sorted(1e3 * s for r in rounds for s in r)
+            yield {
+                "what": what,
+                "batch": size,
+                "side": side,
+                "quiet": 1e3 * quiet[side],
+                "p50": statistics.median(in_order),
+                "p99": in_order[int(0.99 * (len(in_order) - 1))],
+                "speed": quiet["torch"] / quiet[side],
+                "difference": max_difference(answers[side], answers["torch"]),
+            }
 
 
 def quiet_seconds(rounds: list[list[float]]) -> float:
@@ -186,22 +176,12 @@ def quiet_seconds(rounds: list[list[float]]) -> float:
 
 def max_difference(ours: list, theirs: list) -> float:
     """The greatest difference of two lists of rows of numbers."""
-    return max(
-        abs(a - b)
-        for row, other in zip(ours, theirs, strict=True)
-        for a, b in zip(row, other, strict=True)
-    )
+    sides = [list(itertools.chain(*rows)) for rows in (ours, theirs)]
+    return max(abs(a - b) for a, b in zip(*sides, strict=True))
 
 
-def ask(side: dict, what: str, request: list) -> list:
-    """The numbers that a side answers."""
-    prepare, run, numbers = side[what]
-    return numbers(request, run(prepare(request)))
-
-
-def time_requests(side: dict, what: str, requests: list) -> list[float]:
+def time_requests(prepare, run, requests: list) -> list[float]:
     """Seconds of each request."""
-    prepare, run, _ = side[what]
     prepared, found = [prepare(request) for request in requests], []
     for request in prepared:  # XLA compiles each length
         run(request)

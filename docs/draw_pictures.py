@@ -64,34 +64,21 @@ def draw_rooms() -> None:
     axes.axis("off")
     axes.set(xlim=(-2.2, 7), ylim=(-0.7, len(rooms) - 0.4))
     for height, room in enumerate(rooms):
-        meaning = ast.get_docstring(
-            ast.parse((package / room / "__init__.py").read_text())
-        )
-        box = {
-            "boxstyle": "round,pad=0.35",
-            "facecolor": "#eaf1fb",
-            "edgecolor": "#2b6cb0",
-        }
-        axes.text(
-            0, height, f"{room}/", ha="center", va="center", bbox=box, fontsize=10
-        )
-        first = (meaning or "").split("\n")[0].rstrip(".")
+        module = ast.parse((package / room / "__init__.py").read_text())
+        box = {"boxstyle": "round,pad=0.35", "facecolor": "#eaf1fb"}
+        look = {"ha": "center", "va": "center", "fontsize": 10}
+        axes.text(0, height, f"{room}/", bbox=box | {"edgecolor": "#2b6cb0"}, **look)
+        first = (ast.get_docstring(module) or "").split("\n")[0].rstrip(".")
         axes.text(0.9, height, first, va="center", fontsize=7, color="#445")
         # An import that another one implies has no arrow.
         implied = set().union(*(_reached(below, imports) for below in imports[room]))
         for lower in sorted(imports[room] - implied):
-            steps = height - rooms.index(lower)
-            axes.annotate(
-                "",
-                (-0.9, rooms.index(lower) + 0.15),
-                (-0.9, height - 0.15),
-                arrowprops={
-                    "arrowstyle": "->",
-                    "color": "#9aa7b8",
-                    "connectionstyle": f"arc3,rad={0.25 + 0.02 * steps}",
-                    "linewidth": 1.1,
-                },
-            )
+            place = rooms.index(lower)
+            bend = 0.25 + 0.02 * (height - place)
+            arrow = {"arrowstyle": "->", "color": "#9aa7b8", "linewidth": 1.1}
+            arrow["connectionstyle"] = f"arc3,rad={bend}"
+            ends = (-0.9, place + 0.15), (-0.9, height - 0.15)
+            axes.annotate("", *ends, arrowprops=arrow)
     _save(figure, "rooms.png")
 
 

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import scales
 from absl import flags
-from checkout import ROOT
+from report import markdown, with_error
 from scales import GLUE
 
 from electra_tf import cli
@@ -88,11 +88,8 @@ class TaskRun(NamedTuple):
 
     def job(self) -> Commands:
         """The command that makes it; what is finished it does not repeat."""
-        command = [
-            *(sys.executable, str(ROOT / "run_finetuning.py")),
-            *("--data-dir", _DATA_DIR.value, "--model-name", _MODEL_NAME.value),
-            *("--hparams", json.dumps(self._hparams())),
-        ]
+        place = _DATA_DIR.value, _MODEL_NAME.value
+        command = scales.run_of("run_finetuning.py", *place, self._hparams())
         log = self.results().with_name(f"{self.task}.log")
         return Commands(self.name, [command], log)
 
@@ -197,22 +194,20 @@ def glue_table(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str
     Args:
       found: task -> metric -> statistics of the trials.
     """
-    lines = ["| task | metric | median | trials |", "|---|---|---|---|"]
-    medians = {}
+    rows, medians = [], {}
     for task, metrics in found.items():
         value = metrics[GLUE[task]]
         median = UNDEFINED
         if value["median"] is not None:
             medians[task] = value["median"]
             median = f"{value['median']:.2f}"
-        cells = [task, GLUE[task], median, str(value["trials"])]
-        lines.append(f"| {' | '.join(cells)} |")
+        rows.append([task, GLUE[task], median, str(value["trials"])])
     mean = f"{statistics.fmean(medians.values()):.2f}" if medians else UNDEFINED
     whole = medians.keys() == GLUE.keys()
     names = ", ".join(medians) or "nothing"
     name = "GLUE" if whole else f"mean of {names}; not the paper's"
-    lines.append(f"| **{name}** | | **{mean}** | |")
-    return lines
+    lines = markdown(["task", "metric", "median", "trials"], rows)
+    return [*lines, f"| **{name}** | | **{mean}** | |"]
 
 
 def against_random(hparams: dict[str, Any], console: Console) -> int:
@@ -264,7 +259,7 @@ def random_table(
       found: (task, which of the two) -> statistics.
     """
     head = ["task", "metric", PRETRAINED, RANDOM, "difference", "in standard errors"]
-    rows = [head, ["---"] * len(head)]
+    rows = []
     for (task, which), metrics in found.items():
         other = found.get((task, RANDOM))
         if which == RANDOM or other is None:
@@ -273,7 +268,7 @@ def random_table(
             if metric == "loss":  # of which less is better
                 continue
             rows.append([task, metric, *_compared(value, other[metric])])
-    return [f"| {' | '.join(row)} |" for row in rows]
+    return markdown(head, rows)
 
 
 def _compared(ours: Mapping[str, Any], others: Mapping[str, Any]) -> list[str]:
@@ -281,9 +276,7 @@ def _compared(ours: Mapping[str, Any], others: Mapping[str, Any]) -> list[str]:
     sides = ours, others
     errors = [standard_error(side) for side in sides]
     cells = [
-        UNDEFINED
-        if side["mean"] is None
-        else f"{side['mean']:.2f}" + ("" if error is None else f" ± {error:.2f}")
+        UNDEFINED if side["mean"] is None else with_error(side["mean"], error)
         for side, error in zip(sides, errors, strict=True)
     ]
     if UNDEFINED in cells:

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import checkout  # noqa: F401
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # before an installed electra_tf
 
-from electra_tf.storage.files import atomic_write
-from electra_tf.train.curves import PALETTE, dress, new_figure, png_of
+from electra_tf.storage.files import atomic_write  # noqa: E402
+from electra_tf.train.curves import PALETTE, dress, new_figure, png_of  # noqa: E402
 
 # A measure is fit if its spread is below this part of what pre-training brings.
 _FIT = 1 / 3
@@ -135,16 +137,15 @@ def write(
     for name, metric in metrics.items():
         found = fitness(rows, name)
         if found is None:
-            notes.append(
-                f"{name}: whether it can tell models apart takes two seeds of each."
-            )
+            note = f"{name}: whether it can tell models apart takes two seeds of each."
         else:
-            verdict = "can" if found.fit else "can not"
-            notes.append(
+            note = (
                 f"{name} ({metric}): spread over seeds {found.spread:.2f}, the best "
-                f"variant against random weights {found.difference:+.2f}: it {verdict} "
-                f"tell models apart{'' if found.fit else ' and is not reported'}."
+                f"variant against random weights {found.difference:+.2f}: it "
             )
+            note += "can tell" if found.fit else "can not tell"
+            note += " models apart" + ("." if found.fit else " and is not reported.")
+        notes.append(note)
         if found is None or found.fit:
             fit.append(name)
     lines = [f"## {comparison.title}", "", f"{comparison.source}. {head}."]
@@ -162,7 +163,7 @@ def table(rows: Sequence[Row], measures: Sequence[str]) -> list[str]:
     """Markdown: mean and standard error over the seeds, beside the paper's score."""
     averages = ["mean"] if len(measures) > 1 else []
     heads = ["", "FLOPs", "steps", "seeds", *measures, *averages, "paper"]
-    lines = [heads, ["---"] * len(heads)]
+    lines = []
     for row in rows:
         own = [row.scores[name] for name in measures]
         if averages:
@@ -172,16 +173,24 @@ def table(rows: Sequence[Row], measures: Sequence[str]) -> list[str]:
         flops = f"{row.flops:.3g}" if row.flops else "0"
         paper = "" if row.variant.paper is None else f"{row.variant.paper:.1f}"
         lines.append([row.variant.name, flops, f"{row.steps:,}", seeds, *cells, paper])
+    return markdown(heads, lines)
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a table."""
+    lines = (head, ["---"] * len(head), *rows)
     return [f"| {' | '.join(line)} |" for line in lines]
 
 
 def _mean(scores: Sequence[float]) -> str:
     if not scores:
         return ""
-    error = standard_error(scores)
-    return f"{statistics.fmean(scores):.2f}" + (
-        "" if error is None else f" ± {error:.2f}"
-    )
+    return with_error(statistics.fmean(scores), standard_error(scores))
+
+
+def with_error(mean: float, error: float | None) -> str:
+    """A mean and its standard error, if there is one."""
+    return f"{mean:.2f}" + ("" if error is None else f" ± {error:.2f}")
 
 
 def standard_error(scores: Sequence[float]) -> float | None:
@@ -217,14 +226,9 @@ def _draw_points(axes, rows: Sequence[Row], measure: str) -> None:
     for place, row in enumerate(rows):
         scores = row.scores[measure]
         colour = "#9aa3ad" if row.variant == RANDOM else PALETTE[0]
-        axes.errorbar(
-            statistics.fmean(scores),
-            place,
-            xerr=standard_error(scores),
-            fmt="o",
-            color=colour,
-            capsize=3,
-        )
+        look = {"fmt": "o", "color": colour, "capsize": 3}
+        mean, error = statistics.fmean(scores), standard_error(scores)
+        axes.errorbar(mean, place, xerr=error, **look)
     axes.set_yticks(range(len(rows)), [row.variant.name for row in rows])
     axes.invert_yaxis()
     axes.margins(0.1, 0.15)

@@ -22,9 +22,8 @@ from typing import Any, NamedTuple
 import report
 import scales
 from absl import flags
-from checkout import ROOT
 from comparisons import COMPARISONS
-from report import RANDOM, Comparison, Row, Variant
+from report import RANDOM, ROOT, Comparison, Row, Variant
 from scales import Data, Measure, Scale
 
 from electra_tf import cli
@@ -294,12 +293,9 @@ class Experiment:
             for run in self.planned
             if measures.keys() - self.runs.scores(run).keys()
         }
+        logs = self.output / "logs"
         jobs = [
-            Commands(
-                name,
-                self.commands(run, measures),
-                self.output / "logs" / f"{run.key}.log",
-            )
+            Commands(name, self.commands(run, measures), logs / f"{run.key}.log")
             for name, run in waiting.items()
         ]
         left = {run.key for run in waiting.values()}
@@ -321,10 +317,10 @@ class Experiment:
     def commands(self, run: Run, measures: Mapping[str, Measure]) -> list[list[str]]:
         """Pre-training, then fine-tuning by each measure that lacks its score."""
         commands, folder = [], self.output / "runs" / run.key
-        scores = self.runs.scores(run)
+        scores, place = self.runs.scores(run), (self.data.directory, run.key)
         if run.steps and not scores:
             hparams = run.hparams | {"model_dir": str(folder / "model")}
-            commands.append(self._command("run_pretraining.py", run, hparams))
+            commands.append(scales.run_of("run_pretraining.py", *place, hparams))
         for name, measure in measures.items():
             if name in scores:
                 continue
@@ -338,15 +334,8 @@ class Experiment:
                 "model_dir": str(folder / name),
                 "preprocessed_data_dir": str(folder / f"{name}_features"),
             }
-            commands.append(self._command("run_finetuning.py", run, hparams))
+            commands.append(scales.run_of("run_finetuning.py", *place, hparams))
         return commands
-
-    def _command(self, script: str, run: Run, hparams: Mapping[str, Any]) -> list[str]:
-        return [
-            *(sys.executable, str(ROOT / script)),
-            *("--data-dir", str(self.data.directory), "--model-name", run.key),
-            *("--hparams", json.dumps(hparams)),
-        ]
 
     def score(self, run: Run, name: str, measure: Measure) -> float | None:
         """The median of the trials; None where no trial has a defined one."""

@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scales that experiments run at: recipe, budget, data, and what is measured."""
+"""The scales that experiments run at: recipe, budget, data, and what is measured.
 
+pocket measures by a labelled task out of plain text: which mark follows this word, if
+any? Words are lower-cased and without their marks; tags are comma, stop (. ; : ! ?) or
+none. It needs no annotators, and it takes some syntax. Tuning and test texts are novels
+that training has nothing of, by its authors.
+"""
+
+import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import marks_task
-from checkout import ROOT
-from report import Comparison
+from report import ROOT, Comparison
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.hparams import read_hparams
@@ -17,6 +23,7 @@ from electra_tf.config.run import read_config
 from electra_tf.errors import UserError
 from electra_tf.finetune.registry import originals_with_data
 from electra_tf.processes import Commands
+from electra_tf.storage.files import atomic_write
 from electra_tf.storage.manifest import sha256
 
 # GLUE without WNLI, as the ELECTRA paper reports it: task -> metric.
@@ -36,6 +43,16 @@ RATES = {"small": 3e-4, "base": 1e-4, "large": 5e-5}
 # pocket learns from sequences of 32 tokens, so it is measured by short sentences.
 _CHUNK_WORDS = 16
 _CHUNK_SENTENCES = 600
+# The task of marks.
+_MARKS = {
+    "train": ("corpus/hound_of_the_baskervilles.txt", "corpus/secret_garden.txt"),
+    "tuning": ("corpus/little_princess.txt",),
+    "test": ("heldout/lost_world_opening.txt",),
+}
+PASSAGES = {"train": 800, "tuning": 800, "test": 800}
+_WORDS = 12  # of a passage, and then to the end of the sentence, if that is near
+_MOST = 18
+_TOKEN = re.compile(r"[A-Za-z]+(?:['’][A-Za-z]+)*|[,.;:!?]")
 
 
 class Measure(NamedTuple):
@@ -74,6 +91,17 @@ def scale_named(name: str) -> Scale:
     return Scale(recipe, finetuning, trials=10)
 
 
+def script(name: str, *arguments: str) -> list[str]:
+    """The command of a script of this checkout."""
+    return [sys.executable, str(ROOT / name), *arguments]
+
+
+def run_of(name: str, data_dir: Path, model: str, hparams: Mapping) -> list[str]:
+    """The command of a run."""
+    places = f"--data-dir={data_dir}", f"--model-name={model}"
+    return script(name, *places, f"--hparams={json.dumps(hparams)}")
+
+
 class Data(NamedTuple):
     """What all runs of an output directory are trained on.
 
@@ -92,21 +120,19 @@ def pocket_data(output: Path, corpus: Path, recipe: Mapping[str, Any]) -> Data:
     """A vocabulary and TFRecords of a directory of text, in `output`."""
     folder = output / "data"
     vocab, records = folder / "vocab.txt", folder / "pretrain_tfrecords"
-    build_vocab = [
-        *(sys.executable, str(ROOT / "build_vocab.py"), f"--corpus-dir={corpus}"),
-        *(f"--vocab-size={recipe['vocab_size']}", f"--output-file={vocab}"),
-    ]
-    build = [
-        *(sys.executable, str(ROOT / "build_pretraining_dataset.py")),
-        *(f"--corpus-dir={corpus}", f"--vocab-file={vocab}"),
-        *(f"--output-dir={records}", f"--max-seq-length={recipe['max_seq_length']}"),
-    ]
+    source = f"--corpus-dir={corpus}"
+    size, length = recipe["vocab_size"], recipe["max_seq_length"]
+    build_vocab = script(
+        *("build_vocab.py", source, f"--vocab-size={size}", f"--output-file={vocab}")
+    )
+    build = script(
+        *("build_pretraining_dataset.py", source, f"--vocab-file={vocab}"),
+        *(f"--output-dir={records}", f"--max-seq-length={length}"),
+    )
     commands = [] if vocab.exists() else [build_vocab]
     commands += [] if (records / "manifest.json").exists() else [build]
-    jobs = (
-        [Commands("Data", commands, output / "logs" / "data.log")] if commands else []
-    )
-    return Data(folder, jobs, None)
+    job = Commands("Data", commands, output / "logs" / "data.log")
+    return Data(folder, [job] if commands else [], None)
 
 
 def given_data(data_dir: Path | None, scale: str) -> Data:
@@ -156,22 +182,19 @@ def measures(
         return {task: Measure(task, GLUE[task]) for task in there}
     folder = output / "data" / "tasks"
     split = "tuning" if comparison.tuning else "test"
-    marks_task.write(folder, ROOT / "examples")
+    write_marks(folder, ROOT / "examples")
     dev = {"marks": f"marks_{split}.txt"}
     if data_dir is not None:
         chunk = data_dir / "finetuning_data" / "chunk"
         _write_chunk(folder, chunk)
         dev["chunk"] = f"chunk_{split}.txt"
     end = "_tuning" if comparison.tuning else ""
-    return {
-        name + end: Measure(name, "f1", {"tasks": {name: _tagging(folder, name, file)}})
-        for name, file in dev.items()
-    }
-
-
-def _tagging(folder: Path, name: str, dev: str) -> dict[str, str]:
-    train = str(folder / f"{name}_train.txt")
-    return {"type": "tagging", "train": train, "dev": str(folder / dev)}
+    found = {}
+    for name, file in dev.items():
+        train = str(folder / f"{name}_train.txt")
+        task = {"type": "tagging", "train": train, "dev": str(folder / file)}
+        found[name + end] = Measure(name, "f1", {"tasks": {name: task}})
+    return found
 
 
 def _write_chunk(folder: Path, source: Path) -> None:
@@ -185,4 +208,48 @@ def _write_chunk(folder: Path, source: Path) -> None:
     train, count = short("train.txt"), _CHUNK_SENTENCES
     parts = {"train": train[:count], "tuning": train[count:][-count:]}
     for name, sentences in (parts | {"test": short("dev.txt")}).items():
-        marks_task.write_once(folder / f"chunk_{name}.txt", "\n\n".join(sentences))
+        write_once(folder / f"chunk_{name}.txt", "\n\n".join(sentences))
+
+
+def write_marks(folder: Path, texts: Path) -> None:
+    """Writes marks_train.txt, marks_tuning.txt, marks_test.txt, as CoNLL has them."""
+    for split, novels in _MARKS.items():
+        count = PASSAGES[split] // len(novels)
+        chosen = [p for n in novels for p in spread(passages(texts / n), count)]
+        rows = ["\n".join(" ".join(pair) for pair in passage) for passage in chosen]
+        write_once(folder / f"marks_{split}.txt", "\n\n".join(rows))
+
+
+def write_once(path: Path, text: str) -> None:
+    """Writes a file unless it is there; features that are made of it stay valid."""
+    if not path.exists():
+        atomic_write(path, text + "\n")
+
+
+def passages(novel: Path) -> list[list[tuple[str, str]]]:
+    """(word, tag) of passages of some sentences each."""
+    found, passage = [], []
+    for line in novel.read_text(encoding="utf-8").splitlines():
+        passage += tagged(line)
+        if len(passage) >= _WORDS:
+            found.append(passage[:_MOST])
+            passage = []
+    return found
+
+
+def tagged(line: str) -> list[tuple[str, str]]:
+    """The words of a line, each with the mark that follows it."""
+    pairs: list[tuple[str, str]] = []
+    for token in _TOKEN.findall(line):
+        if token[0].isalpha():
+            pairs.append((token.lower(), "O"))
+        elif pairs and pairs[-1][1] == "O":
+            tag = "B-comma" if token == "," else "B-stop"
+            pairs[-1] = pairs[-1][0], tag
+    return pairs
+
+
+def spread(items: list, count: int) -> list:
+    """`count` of them at equal distances; all if there are fewer."""
+    count = min(count, len(items))
+    return [items[i * len(items) // count] for i in range(count)]

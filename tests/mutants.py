@@ -28,7 +28,7 @@ CORE = {
     "pretrain/sampling.py": "pretrain/test_sampling.py pretrain/test_gen* parity",
     "pretrain/objectives.py": "pretrain/test_[mop]* parity",
     "pretrain/pretraining.py": "pretrain/test_[mp]* parity",
-    "pretrain/heads.py": "pretrain/test_masked_lm* pretrain/test_gen* parity",
+    "pretrain/heads.py": "pretrain/test_heads.py pretrain/test_gen* parity",
     "train/optimization.py": "train/test_opt* train/test_loop* parity",
     "data/record_making.py": "data parity scripts/test_build_pretraining_dataset.py",
     "text/tokenization.py": "text/test_tok* parity",

@@ -251,10 +251,13 @@ class RunConfig(metaclass=_Resolved):
         return self._default_locations(self.to_dict())
 
     def describe(self) -> list[str]:
-        """A line for each hparam that is not at its default, and one for the others."""
-        usual = {f.name: default_of(f) for f in dataclasses.fields(self)}
-        usual |= self.usual_locations()
+        """A line for each hparam that was set to another value, one for the others."""
         values = self.to_dict()
+        usual = {f.name: default_of(f) for f in dataclasses.fields(self)}
+        usual |= self._presets(values) | self.usual_locations()
+        unset = {name: None for name, value in usual.items() if value is None}
+        completed = dataclasses.replace(self, **unset)._completed()
+        usual |= {name: getattr(completed, name) for name in unset}
         changed = [name for name in sorted(values) if values[name] != usual[name]]
         lines = [f"{name}: {json.dumps(values[name])}" for name in changed]
         return [*lines, f"{len(values) - len(changed)} others at their defaults"]

@@ -124,7 +124,7 @@ class ExportedModel(NamedTuple):
     def objective(self) -> str:
         """What it was trained for."""
         if isinstance(self.pretrainer, ElectraPretrainer):
-            return self.pretrainer.objective.name
+            return self.pretrainer.settings.objective
         return "fine-tuned"
 
     @property

@@ -234,7 +234,7 @@ class PretrainedModel(Model):
     def _corrupted(self, batch, words, seed, number):
         from electra_tf.pretrain import masking
 
-        settings = masking.MaskingSettings.of(self.config, self.vocab, words)
+        settings = masking.MaskingSettings.of(self.config, self.vocab, words=words)
         own = {"repeated_masks": "fixed", "intact_share": 0.0}
         settings = dataclasses.replace(settings, **own)
         output = self.pretrainer(masking.mask_batch(batch, seed, number, settings))

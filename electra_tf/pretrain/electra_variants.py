@@ -25,7 +25,6 @@ class Electra15(Electra):
     learned from unmasked positions alone, all its labels would be "original".
     """
 
-    name = "electra_15"
     model = "an ELECTRA 15 %"
     description = (
         "ELECTRA 15 %: as ELECTRA, but it learned from as many tokens as are masked"
@@ -72,7 +71,6 @@ class ElectraSentence(Electra):
     those are. As with tokens, samples that are the original corrupt nothing.
     """
 
-    name = "electra_sentence"
     model = "an ELECTRA with a sentence objective"
     description = (
         "ELECTRA with a sentence-level objective: a generator replaced tokens of most "
@@ -118,7 +116,6 @@ class FrozenGenerator(Electra):
     slots of the generator; its temperature falls in the training (`Curriculum`).
     """
 
-    name = "frozen_generator"
     model = "an ELECTRA with a frozen generator"
     description = (
         "ELECTRA with a frozen generator (Fast-ELECTRA): a masked language model that "
@@ -139,7 +136,6 @@ class TwoStage(Electra):
     trained while the generator is frozen. A finished model is in the second stage.
     """
 
-    name = "two_stage"
     model = "a two-stage ELECTRA"
     description = (
         "two-stage ELECTRA: a masked language model was trained, its weights began the "
@@ -198,7 +194,6 @@ class Adversarial(Electra):
     only.
     """
 
-    name = "adversarial"
     model = "an adversarial ELECTRA"
     description = (
         "adversarial ELECTRA: a generator learned to mislead the model by the tokens "

@@ -50,13 +50,10 @@ class TransformerHparams:
     decoder: bool = False  # attend to an encoder as well
 
     def __post_init__(self):
-        derived = {
-            "e": self.h if self.e is None else self.e,
-            "i": 4 * self.h if self.i is None else self.i,
-            "heads": max(self.h // 64, 1) if self.heads is None else self.heads,
-        }
+        derived = {"e": self.h, "i": 4 * self.h, "heads": max(self.h // 64, 1)}
         for name, value in derived.items():
-            object.__setattr__(self, name, value)
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
 
     @property
     def kqv(self) -> int:
@@ -107,10 +104,9 @@ class TransformerHparams:
         self, batch_size: float, train_steps: float, discriminator: bool = False
     ) -> float:
         """Forward and backward passes of a whole training run."""
+        head = self.get_embedding_flops(output=True)
         if discriminator:
             head = self.get_binary_classification_flops()
-        else:
-            head = self.get_embedding_flops(output=True)
         return 2 * batch_size * train_steps * (self.get_encoder_flops() + head)
 
 
@@ -129,12 +125,12 @@ def get_electra_train_flops(
 ) -> float:
     """A whole training run of discriminator (h_d, l_d) and generator (h_g, l_g)."""
     e = h_d if e is None else e
-    discriminator = TransformerHparams(h_d, l_d, s, v, e, output_frac=output_frac)
-    e_g = e if tied_embeddings else None
-    generator = TransformerHparams(h_g, l_g, s, v, e_g, output_frac=output_frac)
-    return discriminator.get_train_flops(
-        batch_size, train_steps, discriminator=True
-    ) + generator.get_train_flops(batch_size, train_steps)
+    options = {"s": s, "v": v, "output_frac": output_frac}
+    discriminator = TransformerHparams(h_d, l_d, e=e, **options)
+    e = e if tied_embeddings else None
+    generator = TransformerHparams(h_g, l_g, e=e, **options)
+    total = discriminator.get_train_flops(batch_size, train_steps, discriminator=True)
+    return total + generator.get_train_flops(batch_size, train_steps)
 
 
 def get_recipe_flops(config: PretrainingConfig) -> float:
@@ -160,11 +156,10 @@ def _main_flops(config: PretrainingConfig) -> float:
     if config.objective == "mlm" or not kind.main_network:
         return 0.0  # All is the generator's.
     model = _encoder(config, config.model_config(), config.embedding_size)
-    total = model.get_encoder_flops()
-    if DISCRIMINATOR_HEAD in kind.heads:
-        total += model.get_binary_classification_flops()
+    verdict = model.get_binary_classification_flops()
+    total = model.get_encoder_flops() + verdict * (DISCRIMINATOR_HEAD in kind.heads)
     if SENTENCE_HEAD in kind.heads:
-        total += model.get_binary_classification_flops() / model.s  # at [CLS] alone
+        total += verdict / model.s  # at [CLS] alone
     if kind.predicts == "candidates":
         model = dataclasses.replace(model, v=config.num_candidates)
     total += _softmax_flops(model, kind.predicts)
@@ -212,34 +207,29 @@ def _softmax_flops(model: TransformerHparams, predicts: str) -> float:
     return model.get_embedding_flops(output=True)
 
 
+_Shape = TransformerHparams
 _T5 = {"v": 32000, "i": 65536, "heads": 128, "head_size": 128}
+_T5_ENCODER = _Shape(1024, 24, output_frac=0.0, **_T5)
+_T5_DECODER = _Shape(1024, 24, output_frac=1.0, decoder=True, **_T5)
 MODEL_FLOPS = {
     # Counted by a profiler, not by the formulas: 10 epochs over 768,648,884 words in
     # batches of 20 x 128, and 500k steps of batch 8192.
     "elmo": 2 * 10 * 768648884 * 568093262680 / (20 * 128),
     "xlnet": 2 * 500000 * 8192 * 15064773691518 / 32,
-    "gpt": TransformerHparams(768, 12, v=40000, output_frac=1.0).get_train_flops(
-        128, 960800
-    ),
-    "bert_small": TransformerHparams(256, 12, s=128, e=128).get_train_flops(
-        128, 1.45e6
-    ),
-    "bert_base": TransformerHparams(768, 12).get_train_flops(256, 1e6),
-    "bert_large": TransformerHparams(1024, 24).get_train_flops(256, 1e6),
+    "gpt": _Shape(768, 12, v=40000, output_frac=1.0).get_train_flops(128, 960800),
+    "bert_small": _Shape(256, 12, s=128, e=128).get_train_flops(128, 1.45e6),
+    "bert_base": _Shape(768, 12).get_train_flops(256, 1e6),
+    "bert_large": _Shape(1024, 24).get_train_flops(256, 1e6),
     "electra_small": get_electra_train_flops(
         256, 12, 64, 12, 128, 1e6, True, s=128, e=128
     ),
     "electra_base": get_electra_train_flops(768, 12, 256, 12, 256, 766000, True),
     "electra_400k": get_electra_train_flops(1024, 24, 256, 24, 2048, 400000, True),
     "electra_1.75M": get_electra_train_flops(1024, 24, 256, 24, 2048, 1750000, True),
-    "roberta": TransformerHparams(1024, 24, v=50265).get_train_flops(8000, 500000),
-    "albert": TransformerHparams(4096, 12, v=30000, e=128).get_train_flops(4096, 1.5e6),
-    "t5_11b": TransformerHparams(1024, 24, output_frac=0.0, **_T5).get_train_flops(
-        2048, 1e6
-    )
-    + TransformerHparams(
-        1024, 24, output_frac=1.0, decoder=True, **_T5
-    ).get_train_flops(2048, 1e6),
+    "roberta": _Shape(1024, 24, v=50265).get_train_flops(8000, 500000),
+    "albert": _Shape(4096, 12, v=30000, e=128).get_train_flops(4096, 1.5e6),
+    "t5_11b": _T5_ENCODER.get_train_flops(2048, 1e6)
+    + _T5_DECODER.get_train_flops(2048, 1e6),
 }
 
 

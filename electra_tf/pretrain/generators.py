@@ -72,9 +72,7 @@ class Cloze(NamedTuple):
 class GeneratorOutput(NamedTuple):
     """Predictions at the masked positions; `loss` is what the generator learns from."""
 
-    logits: (
-        tf.Tensor | None
-    )  # float32 [B, N, V]; None where they are the same everywhere
+    logits: tf.Tensor | None  # float32 [B, N, V]; None where all have the same
     per_token_loss: tf.Tensor  # float32 [B, N], unweighted
     mlm_loss: tf.Tensor  # scalar: mean over the masked positions
     predictions: tf.Tensor  # int32 [B, N]
@@ -213,9 +211,8 @@ class MaskedLMGenerator(Generator):
             embeddings = encoder.embeddings
         elif sharing == "disentangled":
             embeddings = encoder.embeddings.base
-        generator = TextEncoder(
-            config, width, embeddings=embeddings, name="generator", dtype=dtype
-        )
+        options = {"name": "generator", "dtype": dtype}
+        generator = TextEncoder(config, width, embeddings, **options)
         generator.build(None)
         return cls(generator, config.vocab_size, name="masked_lm", dtype=dtype)
 
@@ -224,13 +221,12 @@ class MaskedLMGenerator(Generator):
     ) -> GeneratorOutput:
         text = inputs.masked_input_ids, inputs.input_mask, inputs.segment_ids
         hidden = self._hidden_at(*text, inputs.masked_lm_positions, seed)
-        found = masked_lm_output(self._logits(hidden), inputs, weight)
-        return found._replace(hidden=hidden)
+        output = masked_lm_output(self._logits(hidden), inputs, weight)
+        return output._replace(hidden=hidden)
 
     def logits_at(self, input_ids, input_mask, segment_ids, positions):
-        return self._logits(
-            self._hidden_at(input_ids, input_mask, segment_ids, positions)
-        )
+        text = input_ids, input_mask, segment_ids
+        return self._logits(self._hidden_at(*text, positions))
 
     def _hidden_at(self, input_ids, input_mask, segment_ids, positions, seed=None):
         encoded = self.encoder(input_ids, input_mask, segment_ids, seed)
@@ -296,28 +292,19 @@ class TwoTowerGenerator(Generator):
 
     @classmethod
     def create(cls, encoder, config, settings, dtype):
-        own = settings.embedding_sharing == "untied"
-        towers = [
-            TextEncoder(
-                config,
-                config.hidden_size if own else encoder.embedding_size,
-                embeddings=None if own else encoder.embeddings,
-                direction=direction,
-                name=f"generator_{direction}",
-                dtype=dtype,
-            )
-            for direction in ("ltr", "rtl")
-        ]
+        shape = config, encoder.embedding_size, encoder.embeddings
+        if settings.embedding_sharing == "untied":
+            shape = config, config.hidden_size
+        towers = []
+        for direction in ("ltr", "rtl"):
+            options = {"direction": direction, "dtype": dtype}
+            tower = TextEncoder(*shape, name=f"generator_{direction}", **options)
+            towers.append(tower)
         for tower in towers:
             tower.build(None)
-        return cls(
-            *towers,
-            config.vocab_size,
-            settings.special_ids,
-            settings.cloze_chunk_size,
-            name="two_tower",
-            dtype=dtype,
-        )
+        options = settings.special_ids, settings.cloze_chunk_size
+        own = {"name": "two_tower", "dtype": dtype}
+        return cls(*towers, config.vocab_size, *options, **own)
 
     def towers(self, inputs: MaskedInputs, seed: tf.Tensor | None = None) -> tf.Tensor:
         """States before and after each position: [B, L, 2 H]."""
@@ -330,12 +317,15 @@ class TwoTowerGenerator(Generator):
     def call(
         self, inputs: MaskedInputs, seed: tf.Tensor | None = None, weight=None
     ) -> GeneratorOutput:
-        hidden = self.head(self.towers(inputs, seed))  # [B, L, E]
-        cloze = self._cloze(hidden, inputs, weight)
+        hidden, table = self.head(self.towers(inputs, seed)), self._table()  # [B, L, E]
+        normalizer, best = self.head.log_normalizer(hidden, table, self.chunk_size)
+        per_token = normalizer - self.head.scores(hidden, inputs.input_ids, table)
+        weights = self.candidate_weights(inputs)
+        loss = weighted_mean(per_token, weights, weight)
         at_masked = masking.gather_positions(hidden, inputs.masked_lm_positions)
-        logits = self.head.logits(tf.stop_gradient(at_masked), self._table())
-        mlm = masked_lm_output(logits, inputs, None)
-        return mlm._replace(loss=cloze.loss, cloze=cloze)
+        logits = self.head.logits(tf.stop_gradient(at_masked), table)
+        cloze = Cloze(hidden, normalizer, per_token, best, weights, loss)
+        return masked_lm_output(logits, inputs, None)._replace(loss=loss, cloze=cloze)
 
     def log_q(self, generated, token_ids):
         cloze = generated.cloze
@@ -357,22 +347,6 @@ class TwoTowerGenerator(Generator):
 
     def _table(self) -> tf.Tensor:
         return self.ltr.embeddings.word_embeddings.value
-
-    def _cloze(self, hidden, inputs, weight) -> Cloze:
-        table = self._table()
-        normalizer, predictions = self.head.log_normalizer(
-            hidden, table, self.chunk_size
-        )
-        per_token = normalizer - self.head.scores(hidden, inputs.input_ids, table)
-        weights = self.candidate_weights(inputs)
-        return Cloze(
-            hidden,
-            normalizer,
-            per_token,
-            predictions,
-            weights,
-            weighted_mean(per_token, weights, weight),
-        )
 
 
 @serializable

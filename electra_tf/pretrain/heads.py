@@ -21,7 +21,6 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from electra_tf.config.model import ModelConfig
 from electra_tf.config.objectives import DISCRIMINATOR_HEAD
 from electra_tf.model import target
 from electra_tf.model.transformer_layer import (
@@ -30,6 +29,7 @@ from electra_tf.model.transformer_layer import (
     initializer,
     serializable,
 )
+from electra_tf.pretrain.metrics import EPSILON
 
 # Scores of more rows leave a CPU's caches between the passes over them; other devices
 # need larger products.
@@ -87,16 +87,6 @@ class DiscriminatorPredictions(keras.layers.Layer):
         flat = tf.reshape(hidden, [-1, self.hidden_size])
         logits = self.dense_1(self.activation(self.dense(flat)))
         return tf.cast(tf.reshape(logits, tf.shape(hidden)[:-1]), tf.float32)
-
-
-def discriminator_head(
-    config: ModelConfig, dtype, name: str = DISCRIMINATOR_HEAD
-) -> DiscriminatorPredictions:
-    """The built head on an encoder of the shape `config`."""
-    shape = config.hidden_size, config.initializer_range, config.hidden_act
-    layer = DiscriminatorPredictions(*shape, name=name, dtype=dtype)
-    layer.build()
-    return layer
 
 
 class Contrast(NamedTuple):
@@ -162,7 +152,6 @@ def discriminator_output(
     is_replaced: tf.Tensor,
     weights: tf.Tensor,
     total_weight: tf.Tensor | None,
-    epsilon: float,
 ) -> DiscriminatorOutput:
     """Binary cross-entropy of `logits` [B, L] over the tokens that count.
 
@@ -183,8 +172,8 @@ def discriminator_output(
         probs=tf.sigmoid(logits),
         # A logit of 0 counts as "original", as in the original program.
         predictions=tf.cast(logits > 0, tf.int32),
-        per_example_loss=tf.reduce_sum(losses, axis=-1) / (tokens + epsilon),
-        loss=tf.reduce_sum(losses) / (total_weight + epsilon),
+        per_example_loss=tf.reduce_sum(losses, axis=-1) / (tokens + EPSILON),
+        loss=tf.reduce_sum(losses) / (total_weight + EPSILON),
     )
 
 
@@ -250,9 +239,8 @@ class MaskedLMHead(Transform):
         scores = tf.matmul(flat, tf.cast(table, flat.dtype), transpose_b=True)
         scores = tf.cast(scores, tf.float32) + self.output_bias.value
         shape = tf.concat([tf.shape(transformed)[:-1], [self.vocab_size]], 0)
-        return tf.ensure_shape(
-            tf.reshape(scores, shape), transformed.shape[:-1] + [self.vocab_size]
-        )
+        scores = tf.reshape(scores, shape)
+        return tf.ensure_shape(scores, transformed.shape[:-1] + [self.vocab_size])
 
     def log_normalizer(
         self, transformed: tf.Tensor, table: tf.Tensor, chunk_size: int | None
@@ -359,15 +347,11 @@ def _of_chunks(chunks, table, bias):
             d_rows = tf.matmul(d_scores, chunk, transpose_a=True)
             return i + 1, d_chunks, d_table + tf.cast(d_rows, tf.float32), d_bias
 
+        d_chunks = tf.TensorArray(chunks.dtype, num_chunks)
         _, d_chunks, d_table, d_bias = tf.while_loop(
             lambda i, *_: i < num_chunks,
             one_chunk_backward,
-            (
-                0,
-                tf.TensorArray(chunks.dtype, num_chunks),
-                tf.zeros_like(table),
-                tf.zeros_like(bias),
-            ),
+            (0, d_chunks, tf.zeros_like(table), tf.zeros_like(bias)),
             parallel_iterations=1,
         )
         return tf.reshape(d_chunks.stack(), tf.shape(chunks)), d_table, d_bias

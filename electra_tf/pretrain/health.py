@@ -101,7 +101,12 @@ class HealthMonitor:
         new = [alarm for alarm in found if alarm.name not in self._raised]
         self._raised = {alarm.name for alarm in found}
         for alarm in new:
-            self._report(found[alarm], alarm.advice)
+            text = f"up to step {self.step:,}: {found[alarm]}.\n"
+            text += f"What usually helps: {alarm.advice}."
+            if self._policy == "stop":
+                text = f'stopped by "on_alarm", {text} The state is saved; '
+                raise UserError(f'{text}"on_alarm": "warn" goes on.', EXIT_DIVERGED)
+            self._console.log(f"Warning: {text}")
 
     def _look(self, alarm: Alarm) -> str | None:
         rows = [self._rows.get(name, ()) for name in alarm.metrics]
@@ -109,15 +114,18 @@ class HealthMonitor:
             return None
         return alarm.look(self, *(np.array(row)[-alarm.steps :] for row in rows))
 
-    def _report(self, problem: str, advice: str) -> None:
-        text = f"up to step {self.step:,}: {problem}.\nWhat usually helps: {advice}."
-        if self._policy == "stop":
-            raise UserError(
-                f'stopped by "on_alarm", {text} The state is saved; '
-                '"on_alarm": "warn" goes on.',
-                EXIT_DIVERGED,
-            )
-        self._console.log(f"Warning: {text}")
+
+ALARMS: list[Alarm] = []
+
+
+def _alarm(name: str, meaning: str, advice: str, steps: int = 0, *metrics: str):
+    """Makes a function the `look` of an alarm."""
+
+    def add(look: Callable[..., str | None]) -> Callable[..., str | None]:
+        ALARMS.append(Alarm(name, meaning, advice, look, steps, metrics))
+        return look
+
+    return add
 
 
 def _binary_entropy(share: float) -> float:
@@ -125,6 +133,17 @@ def _binary_entropy(share: float) -> float:
     return float(-share * np.log(share) - (1 - share) * np.log1p(-share))
 
 
+@_alarm(
+    "discriminator collapse",
+    f"recall below {NEVER} (or all tokens called replaced) over {WINDOW:,} steps "
+    "after the warm-up, with the loss of guessing (not of `electra_15`, whose loss "
+    "counts other tokens than its metrics)",
+    "a smaller generator, a lower learning_rate, more num_warmup_steps",
+    WINDOW,
+    "disc_recall",
+    "disc_accuracy",
+    "disc_loss",
+)
 def _discriminator(run: HealthMonitor, *rows: np.ndarray) -> str | None:
     # The loss of guessing is known for the tokens that the accuracy is of.
     if not run.judges_all or run.step < run.warmup + WINDOW:
@@ -143,6 +162,13 @@ def _discriminator(run: HealthMonitor, *rows: np.ndarray) -> str | None:
     )
 
 
+@_alarm(
+    "generator collapse",
+    f"`masked_lm_loss`, mean of {SHORT} steps, {WORSE_NATS} above its lowest",
+    "a lower learning_rate, starting again from an earlier checkpoint",
+    SHORT,
+    "masked_lm_loss",
+)
 def _generator(run: HealthMonitor, row: np.ndarray) -> str | None:
     loss = float(row.mean())
     best = run.best["generator"] = min(loss, run.best.get("generator", np.inf))
@@ -151,12 +177,28 @@ def _generator(run: HealthMonitor, row: np.ndarray) -> str | None:
     return f"the generator's loss rose from {best:.2f} to {loss:.2f}"
 
 
+@_alarm(
+    "generator with one answer",
+    f"`generator_entropy` (`adversarial`), mean of {SHORT} steps, below "
+    f"{LEAST_ENTROPY}",
+    "a smaller gen_weight, a lower learning_rate",
+    SHORT,
+    "generator_entropy",
+)
 def _entropy(run: HealthMonitor, row: np.ndarray) -> str | None:
     if row.mean() > LEAST_ENTROPY:
         return None
     return f"the generator's samples have an entropy of {row.mean():.3f} nats"
 
 
+@_alarm(
+    "loss spike",
+    f"`loss`, mean of {SPIKE} steps, {SPIKE_SIGMAS:g} robust standard deviations "
+    f"above the {SHORT} steps before",
+    "a lower learning_rate, more num_warmup_steps, a look at the data of these steps",
+    SHORT + SPIKE,
+    "loss",
+)
 def _spike(run: HealthMonitor, row: np.ndarray) -> str | None:
     before, now = row[:-SPIKE], float(row[-SPIKE:].mean())
     usual = float(np.median(before))
@@ -166,6 +208,14 @@ def _spike(run: HealthMonitor, row: np.ndarray) -> str | None:
     return f"the loss jumped from {usual:.4g} to {now:.4g}"
 
 
+@_alarm(
+    "growing gradients",
+    f"`global_norm`, median of {SHORT} steps, {NORM_FACTOR:g} times its lowest "
+    "after the warm-up",
+    "a lower learning_rate",
+    SHORT,
+    "global_norm",
+)
 def _norm(run: HealthMonitor, row: np.ndarray) -> str | None:
     if run.step < run.warmup + SHORT:
         return None
@@ -176,6 +226,14 @@ def _norm(run: HealthMonitor, row: np.ndarray) -> str | None:
     return f"the gradients' norm grew from {least:.3g} to {norm:.3g}"
 
 
+@_alarm(
+    "no learning rate",
+    f"`learning_rate` below {NO_RATE:g} of its highest for {WINDOW:,} steps, with "
+    "more than a tenth of the run to go",
+    "a larger num_train_steps or a smaller lr_decay_power, in a new run",
+    WINDOW,
+    "learning_rate",
+)
 def _rate(run: HealthMonitor, row: np.ndarray) -> str | None:
     highest = run.best["rate"] = max(row.max(), run.best.get("rate", 0.0))
     left = run.total - run.step
@@ -187,72 +245,12 @@ def _rate(run: HealthMonitor, row: np.ndarray) -> str | None:
     )
 
 
+@_alarm(
+    "many_epochs",
+    f"more than {MAX_EPOCHS} epochs of the data set that is seen most often",
+    "more text; or fewer steps, which may do as well",
+)
 def _epochs(run: HealthMonitor) -> str | None:
     if run.epochs(run.step) <= MAX_EPOCHS:
         return None
     return f"the run has seen all of a data set {MAX_EPOCHS} times"
-
-
-ALARMS = (
-    Alarm(
-        "discriminator collapse",
-        f"recall below {NEVER} (or all tokens called replaced) over {WINDOW:,} steps "
-        "after the warm-up, with the loss of guessing (not of `electra_15`, whose loss "
-        "counts other tokens than its metrics)",
-        "a smaller generator, a lower learning_rate, more num_warmup_steps",
-        _discriminator,
-        WINDOW,
-        ("disc_recall", "disc_accuracy", "disc_loss"),
-    ),
-    Alarm(
-        "generator collapse",
-        f"`masked_lm_loss`, mean of {SHORT} steps, {WORSE_NATS} above its lowest",
-        "a lower learning_rate, starting again from an earlier checkpoint",
-        _generator,
-        SHORT,
-        ("masked_lm_loss",),
-    ),
-    Alarm(
-        "generator with one answer",
-        f"`generator_entropy` (`adversarial`), mean of {SHORT} steps, below "
-        f"{LEAST_ENTROPY}",
-        "a smaller gen_weight, a lower learning_rate",
-        _entropy,
-        SHORT,
-        ("generator_entropy",),
-    ),
-    Alarm(
-        "loss spike",
-        f"`loss`, mean of {SPIKE} steps, {SPIKE_SIGMAS:g} robust standard deviations "
-        f"above the {SHORT} steps before",
-        "a lower learning_rate, more num_warmup_steps, a look at the data of these "
-        "steps",
-        _spike,
-        SHORT + SPIKE,
-        ("loss",),
-    ),
-    Alarm(
-        "growing gradients",
-        f"`global_norm`, median of {SHORT} steps, {NORM_FACTOR:g} times its lowest "
-        "after the warm-up",
-        "a lower learning_rate",
-        _norm,
-        SHORT,
-        ("global_norm",),
-    ),
-    Alarm(
-        "no learning rate",
-        f"`learning_rate` below {NO_RATE:g} of its highest for {WINDOW:,} steps, with "
-        "more than a tenth of the run to go",
-        "a larger num_train_steps or a smaller lr_decay_power, in a new run",
-        _rate,
-        WINDOW,
-        ("learning_rate",),
-    ),
-    Alarm(
-        "many_epochs",
-        f"more than {MAX_EPOCHS} epochs of the data set that is seen most often",
-        "more text; or fewer steps, which may do as well",
-        _epochs,
-    ),
-)

@@ -42,7 +42,13 @@ def main(
       limit: seconds from then on, after which the run is saved and ends.
       dry_run: check everything, describe the run and write nothing.
     """
-    vocab, words = read_vocabulary(config)
+    vocab, words = Vocabulary.load(config.vocab_file), None
+    vocab.check_size(config.vocab_size)
+    tokenizer = resolve_settings(vocab, do_lower_case=config.do_lower_case)
+    if config.word_list is not None:
+        words = word_list.load(config.word_list, vocab, config.do_lower_case)
+    elif config.mask_unit == "word":
+        vocab.check_words()
     cluster = Cluster.from_environment(config.peer_timeout, config.use_tpu)
     chief = cluster.is_chief
     console = Console(silent=not chief)
@@ -52,15 +58,30 @@ def main(
         config.model_dir, lock if writes else None, keep=config.keep_checkpoint_max
     )
 
+    # What is stored with each checkpoint; all but the tokenizer's may change.
+    settings = config.settings() | {"tokenizer": tokenizer._asdict()}
+    settings |= record_index.manifest_sha256(shards.pattern_of(config))
+    if config.do_train:
+        data = (phase.config.pretrain_tfrecords for phase in config.run_phases())
+        settings["data"] = [record_index.describe(place) for place in data]
+    if words:
+        settings["word_list_sha256"] = words.sha256
+
     def before_save() -> None:
+        """Says in config.json what the checkpoints beside it are made with."""
         lock.check()
-        save_config(config, checkpoints)
+        path = Path(config.model_dir) / "config.json"
+        start = {"init_checkpoint": checkpoints.settings["init_checkpoint"]}
+        try:
+            dataclasses.replace(config, **start).save(str(path))
+        except OSError as error:
+            raise cannot_write(path, error) from error
 
     checkpoints = Checkpoints(
         config.model_dir,
         keep=config.keep_checkpoint_max,
         identity=config.identity() | {"vocab_sha256": vocab.sha256},
-        settings=settings_of(config, vocab, words),
+        settings=settings,
         read_only=config.do_eval or dry_run or not chief,
         before_save=before_save,
         after_save=folder.upload,
@@ -97,40 +118,3 @@ def main(
                 with StopRequest(limit, started) as stop:
                     return runs.train(run, start, stop)
             return runs.evaluate(run, start)
-
-
-def settings_of(
-    config: PretrainingConfig, vocab: Vocabulary, words: word_list.WordList | None
-) -> dict[str, Any]:
-    """What is stored with each checkpoint; all but the tokenizer's may change."""
-    found = config.settings() | record_index.manifest_sha256(shards.pattern_of(config))
-    tokenizer = resolve_settings(vocab, do_lower_case=config.do_lower_case)
-    found["tokenizer"] = tokenizer._asdict()
-    if config.do_train:
-        data = (phase.config.pretrain_tfrecords for phase in config.run_phases())
-        found["data"] = [record_index.describe(place) for place in data]
-    return found | ({"word_list_sha256": words.sha256} if words else {})
-
-
-def save_config(config: PretrainingConfig, checkpoints: Checkpoints) -> None:
-    """Writes config.json, which says what the checkpoints beside it were made with."""
-    path = Path(config.model_dir) / "config.json"
-    start = {"init_checkpoint": checkpoints.settings["init_checkpoint"]}
-    try:
-        dataclasses.replace(config, **start).save(str(path))
-    except OSError as error:
-        raise cannot_write(path, error) from error
-
-
-def read_vocabulary(
-    config: PretrainingConfig,
-) -> tuple[Vocabulary, word_list.WordList | None]:
-    """Reads the vocabulary and the list of words, and checks them with the config."""
-    vocab = Vocabulary.load(config.vocab_file)
-    vocab.check_size(config.vocab_size)
-    resolve_settings(vocab, do_lower_case=config.do_lower_case)
-    if config.word_list is not None:
-        return vocab, word_list.load(config.word_list, vocab, config.do_lower_case)
-    if config.mask_unit == "word":
-        vocab.check_words()
-    return vocab, None

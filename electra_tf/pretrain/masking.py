@@ -101,28 +101,21 @@ class MaskingSettings:
 
     @classmethod
     def of(
-        cls,
-        config: PretrainingConfig,
-        vocab: Vocabulary,
-        words: WordTables | None = None,
-        token_weights: np.ndarray | None = None,
-        curriculum: Curriculum | None = None,
+        cls, config: PretrainingConfig, vocab: Vocabulary, **tables
     ) -> MaskingSettings:
-        """Those of a phase."""
-        names = "mask_prob max_predictions_per_seq repeated_masks mask_unit "
-        names += "mask_token_share random_token_share"
+        """Those of a phase; `tables`: words, token_weights and curriculum."""
+        names = ("mask_prob", "max_predictions_per_seq", "repeated_masks", "mask_unit")
+        names += ("mask_token_share", "random_token_share")
         has_verdict = config.objective == "electra_sentence"
         return cls(
-            **{name: getattr(config, name) for name in names.split()},
+            **{name: getattr(config, name) for name in names},
             draw_others=config.electra_15_positions == "other",
             intact_share=config.intact_share if has_verdict else 0.0,
             has_crops=config.contrastive_weight > 0,
             special_ids=(vocab.cls_id, vocab.sep_id, vocab.mask_id),
             vocab_size=len(vocab),
             continuations=vocab.continuations,
-            words=words,
-            token_weights=token_weights,
-            curriculum=curriculum,
+            **tables,
         )
 
     def draws_per_row(self, length: int | tf.Tensor):
@@ -172,12 +165,11 @@ def scatter_update(
     """
     batch, length = tf.shape(sequence)[0], tf.shape(sequence)[1]
     flat = positions + length * tf.range(batch)[:, None]  # [B, N]
-    flat = tf.reshape(flat, [-1, 1])
-    size = [batch * length]
-    totals = tf.scatter_nd(flat, tf.reshape(updates, [-1]), size)
-    counts = tf.scatter_nd(flat, tf.ones_like(flat[:, 0]), size)
-    totals = tf.reshape(totals, [batch, length])
-    counts = tf.reshape(counts, [batch, length])
+    totals, counts = (
+        tf.scatter_nd(tf.reshape(flat, [-1, 1]), tf.reshape(x, [-1]), [batch * length])
+        for x in (updates, tf.ones_like(updates))
+    )
+    totals, counts = (tf.reshape(x, [batch, length]) for x in (totals, counts))
     written = (counts > 0) & (tf.range(length) > 0)
     mean = totals // tf.maximum(counts, 1)
     return tf.where(written, mean, sequence), written
@@ -261,12 +253,12 @@ def mask_batch(
     def draw(columns: int | tf.Tensor, purpose: int = 0) -> tf.Tensor:
         return uniforms(seed, step, (first_row, size), columns, purpose)
 
-    random_ids = other_uniform = None
+    drawn = {}
     if settings.random_token_share:
         uniform = draw(length, _RANDOM_TOKENS)
-        random_ids = sample_uniformly(uniform, settings.vocab_size)
+        drawn["random_ids"] = sample_uniformly(uniform, settings.vocab_size)
     if settings.draw_others:
-        other_uniform = draw(length, _OTHER_POSITIONS)
+        drawn["other_uniform"] = draw(length, _OTHER_POSITIONS)
     if settings.intact_share:
         is_intact = tf.cast(draw(1, _INTACT) < settings.intact_share, tf.float32)
         batch = batch | {"is_intact": is_intact}
@@ -278,7 +270,7 @@ def mask_batch(
         weights = tf.gather(settings.token_weights, batch["input_ids"])
         keys = draw_keys(draws[:, slots:], weights)
         draws = tf.concat([draws[:, :slots], keys], axis=1)
-    batch = mask_by_draws(batch, draws, settings, random_ids, other_uniform)
+    batch = mask_by_draws(batch, draws, settings, **drawn)
     if settings.curriculum is None:
         return batch
     uniform = draw(settings.max_predictions_per_seq, _FROM_FREQUENCIES)
@@ -312,27 +304,23 @@ def mask_by_draws(
     candidates = candidates_mask(input_ids, input_mask, special_ids)
     num_tokens = tf.reduce_sum(input_mask, axis=1)
     wanted = num_to_predict(num_tokens, settings.mask_prob, slots)
-    uniform = draws[:, 2 * slots :]
+    replace_uniform, sample_uniform, uniform = tf.split(draws, [slots, slots, -1], 1)
     if settings.mask_unit == "word":
         continues = continue_words(input_ids, settings.continuations, settings.words)
         positions, used = draw_words(candidates, continues, wanted, uniform, slots)
         wanted = tf.reduce_sum(tf.cast(used, tf.int32), axis=1)
     else:
         is_distinct = settings.repeated_masks == "fixed"
-        positions, used = _draw_positions(
-            candidates, wanted, uniform, slots, is_distinct
-        )
-    replace_uniform, sample_uniform = draws[:, :slots], draws[:, slots : 2 * slots]
-
-    weights = tf.cast(used, tf.float32)
-    shares = settings.mask_token_share, settings.random_token_share
+        text = candidates, wanted, uniform, slots
+        positions, used = _draw_positions(*text, is_distinct)
     masked = apply_masking(
         input_ids,
         positions,
-        weights,
+        tf.cast(used, tf.float32),
         replace_uniform,
         special_ids[-1],
-        *shares,
+        settings.mask_token_share,
+        settings.random_token_share,
         random_ids,
     )
     if other_uniform is not None:
@@ -427,11 +415,9 @@ def apply_masking(
         # A position drawn twice gets one token, and [MASK] before any token.
         updates = gather_positions(random_ids, at)
         masked_input_ids, _ = scatter_update(masked_input_ids, updates, at)
-    masked_input_ids, _ = scatter_update(
-        masked_input_ids,
-        tf.fill(tf.shape(positions), tf.constant(mask_id, tf.int32)),
-        tf.where(is_mask, positions, 0),
-    )
+    updates = tf.fill(tf.shape(positions), tf.constant(mask_id, tf.int32))
+    at = tf.where(is_mask, positions, 0)
+    masked_input_ids, _ = scatter_update(masked_input_ids, updates, at)
     return {
         "masked_input_ids": masked_input_ids,
         "masked_lm_positions": positions,
@@ -498,9 +484,7 @@ def _reached(sizes: tf.Tensor) -> tf.Tensor:
     end = shape[1] - 1
     jump = tf.minimum(tf.range(end) + tf.maximum(sizes, 1), end)
     jump = tf.pad(jump, [[0, 0], [0, 1]], constant_values=end)
-    reached = tf.broadcast_to(
-        tf.one_hot(0, shape[1], on_value=1, dtype=tf.int32), shape
-    )
+    reached = tf.broadcast_to(tf.one_hot(0, shape[1], dtype=tf.int32), shape)
     # After n rounds: what takes less than 2 ** n words.
     for _ in range(sizes.shape[1].bit_length()):
         place = tf.reshape(jump + _row_starts(shape), [-1, 1])

@@ -40,13 +40,9 @@ class Auc(NamedTuple):
         totals = histogram.sum(axis=1, dtype=np.float64)
         false_positive = above[0] / (totals[0] + EPSILON)
         true_positive = (above[1] + EPSILON) / (totals[1] + EPSILON)
-        return float(
-            np.sum(
-                (false_positive[:-1] - false_positive[1:])
-                * (true_positive[:-1] + true_positive[1:])
-                / 2
-            )
-        )
+        widths = false_positive[:-1] - false_positive[1:]
+        heights = (true_positive[:-1] + true_positive[1:]) / 2
+        return float(np.sum(widths * heights))
 
 
 def _ratio(name: str, label: str, numerator: str, denominator: str, **options):

@@ -29,9 +29,9 @@ from electra_tf.pretrain import masking, metrics
 from electra_tf.pretrain.generators import GeneratorOutput, MaskedInputs
 from electra_tf.pretrain.heads import (
     DiscriminatorOutput,
+    DiscriminatorPredictions,
     Transform,
     contrast,
-    discriminator_head,
     discriminator_output,
     masked_lm_head,
     noise_contrastive_logits,
@@ -83,7 +83,6 @@ class Objective:
     What is here holds for an objective whose main network has no head of its own.
 
     Attributes:
-      name: the value of `PretrainingConfig.objective`.
       model: what a model trained with it is called, for messages.
       description: how such a model was trained, for model cards.
       tag: of model cards, None for none beside "electra".
@@ -100,7 +99,6 @@ class Objective:
       stage: of the training; None where there is only one, and for finished models.
     """
 
-    name: str
     model: str
     description: str
     tag: str | None = None
@@ -125,7 +123,10 @@ class Objective:
     def head(self, name: str, config: ModelConfig, dtype) -> keras.layers.Layer:
         """One built head."""
         if name in (DISCRIMINATOR_HEAD, SENTENCE_HEAD):
-            return discriminator_head(config, dtype, name)
+            shape = config.hidden_size, config.initializer_range, config.hidden_act
+            layer = DiscriminatorPredictions(*shape, name=name, dtype=dtype)
+            layer.build()
+            return layer
         if name == CONTRAST_HEAD:
             shape = config.hidden_act, config.initializer_range
             head = Transform(config.hidden_size, name, *shape, dtype=dtype)
@@ -229,7 +230,6 @@ def sampled_sums(output, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
 class MaskedLM(Objective):
     """Masked language modeling, as in BERT: the tied generator is all there is."""
 
-    name = "mlm"
     model = "a masked language model"
     description = "a masked language model, trained as BERT"
     tag = "fill-mask"
@@ -238,7 +238,6 @@ class MaskedLM(Objective):
 class TwoTower(Objective):
     """The cloze loss of two towers that are the whole model (Electric paper, 3.2)."""
 
-    name = "two_tower"
     model = "a two-tower cloze model"
     description = (
         "a two-tower cloze model: one transformer read from left to right, one from "
@@ -249,7 +248,6 @@ class TwoTower(Objective):
 class Electra(Objective):
     """Replaced token detection (ELECTRA paper, section 2)."""
 
-    name = "electra"
     model = "an ELECTRA"
     description = (
         "ELECTRA: a generator replaced tokens, the model learned which "
@@ -283,7 +281,6 @@ class Electra(Objective):
             text.is_replaced,
             self.positions(text.inputs),
             total,
-            metrics.EPSILON,
         )
 
     def logits(self, model, net_logits, generated, ids) -> tf.Tensor:
@@ -324,7 +321,6 @@ class Electric(Electra):
     A sample that is the original token is noise all the same.
     """
 
-    name = "electric"
     model = "an Electric"
     description = (
         "Electric: an energy-based cloze model, trained by noise-contrastive "

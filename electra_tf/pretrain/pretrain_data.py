@@ -78,10 +78,10 @@ def make_dataset(
 
     def masked(step: tf.Tensor, batch: dict) -> dict[str, tf.Tensor]:
         batch = masking.mask_batch(batch, seed, step, settings, first_row)
-        return batch if num_replicas == 1 else _cut(batch, num_replicas // num_workers)
-
-    def load(step: tf.Tensor) -> dict[str, tf.Tensor]:
-        return masked(step, source.batch(step, *order))
+        if num_replicas == 1:
+            return batch
+        parts = num_replicas // num_workers  # [B, ...] -> [parts, B / parts, ...]
+        return {n: tf.reshape(v, [parts, -1, v.shape[1]]) for n, v in batch.items()}
 
     dataset = tf.data.Dataset.range(start_step, start_step + (num_batches or _ENDLESS))
     if in_graph:
@@ -89,39 +89,26 @@ def make_dataset(
         examples = _examples_in_graph(dataset, part, start_step, *order)
         dataset = tf.data.Dataset.zip(dataset, examples).map(masked)
     else:
-        dataset = _in_parallel(dataset, load, source.parts, copies=shuffle)
+        if shuffle:
+            for part in source.parts:
+                part.index.copy_ahead()
+        calls, options = tf.data.AUTOTUNE, tf.data.Options()
+        if any(part.index.is_remote for part in source.parts):
+            # These calls wait for a bucket: that needs no processor, but a thread.
+            calls = _CALLS_TO_BUCKET
+            options.threading.private_threadpool_size = 2 * calls
+        # AutoGraph would take a second to convert what needs no conversion.
+        load = tf.autograph.experimental.do_not_convert(
+            lambda step: masked(step, source.batch(step, *order))
+        )
+        dataset = dataset.map(load, num_parallel_calls=calls, deterministic=True)
+        dataset = dataset.with_options(options)
     dataset = dataset.unbatch() if num_replicas > 1 else dataset
     if not num_batches:
         # Else several workers ask each other at every step whether it ended.
         infinite = tf.data.INFINITE_CARDINALITY
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(infinite))
     return dataset.prefetch(tf.data.AUTOTUNE)
-
-
-def _in_parallel(
-    steps: tf.data.Dataset, load, parts: list[ExampleSource], copies: bool
-) -> tf.data.Dataset:
-    """Maps steps to batches, in order."""
-    # AutoGraph would take a second to convert what needs no conversion.
-    load = tf.autograph.experimental.do_not_convert(load)
-    if copies:
-        for part in parts:
-            part.index.copy_ahead()
-    if not any(part.index.is_remote for part in parts):
-        return steps.map(load, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-    # These calls wait for a bucket: that needs no processor, but a thread.
-    options = tf.data.Options()
-    options.threading.private_threadpool_size = 2 * _CALLS_TO_BUCKET
-    batches = steps.map(load, num_parallel_calls=_CALLS_TO_BUCKET, deterministic=True)
-    return batches.with_options(options)
-
-
-def _cut(batch: dict[str, tf.Tensor], parts: int) -> dict[str, tf.Tensor]:
-    """Cuts [B, ...] into the parts of replicas: [parts, B / parts, ...]."""
-    return {
-        name: tf.reshape(value, [parts, -1, value.shape[1]])
-        for name, value in batch.items()
-    }
 
 
 class ExampleSource:
@@ -148,7 +135,6 @@ class ExampleSource:
         limits = len(vocab), 2, num_segments
         self.limits = dict(zip(tfrecord.FEATURES, limits, strict=True))
         self._vocab = vocab
-        self._no_default = tf.zeros([0], tf.int64)
         self.paths = paths = shards.find_shards(pattern)
         manifests = shards.check_manifests(paths, pattern, max_seq_length, vocab)
         self.index = record_index.RecordIndex(paths, skip_damaged)
@@ -159,23 +145,22 @@ class ExampleSource:
                 f"the {len(paths)} shards of {pattern} hold no examples.\n"
                 "Build the data again, from a corpus with text in it."
             )
-        # One record of each shard tells whether the shard is of another length or kind.
-        firsts = np.cumsum(self.index.counts) - self.index.counts
-        self._check_kind(firsts[self.index.counts > 0])
-
-    def _check_kind(self, indices: np.ndarray) -> None:
-        """Raises a `UserError` for examples of other programs that would be parsed."""
-        first_ids = self.read(indices)[0, :, 0].tolist()
-        records, cls_id = self.index.read(indices), self._vocab.cls_id
-        for index, first_id, record in zip(indices, first_ids, records, strict=True):
-            problem = None
+        # One record of each shard tells whether the shard is of another length or kind:
+        # examples of other programs may parse.
+        firsts = (np.cumsum(self.index.counts) - self.index.counts)[
+            self.index.counts > 0
+        ]
+        starts, problem = self.read(firsts)[0, :, 0].tolist(), None
+        for place, start, record in zip(
+            firsts, starts, self.index.read(firsts), strict=True
+        ):
             if b"masked_lm_positions" in record:
                 problem = "has masked_lm_positions, as BERT's masked examples do"
-            elif first_id != cls_id:
-                problem = f"begins with id {first_id} instead of [CLS] (id {cls_id})"
+            elif start != vocab.cls_id:
+                problem = f"begins with id {start} instead of [CLS] (id {vocab.cls_id})"
             if problem:
                 advice = "Build the data with build_pretraining_dataset.py."
-                raise self._error(index, f"{problem}.\n{advice}", EXIT_DAMAGED)
+                raise self._error(place, f"{problem}.\n{advice}", EXIT_DAMAGED)
 
     def _error(self, index: int, problem: str, code: int = EXIT_CONFIG) -> UserError:
         """The error that names a record by its place."""
@@ -195,22 +180,18 @@ class ExampleSource:
         except (tf.errors.InvalidArgumentError, UnicodeDecodeError):
             raise self._misfit(indices, records) from None
         features = np.stack([feature.numpy() for feature in parsed])
-        for name, values in zip(tfrecord.FEATURES, features, strict=True):
-            self._check_range(name, values, indices)
+        limits = np.array([*self.limits.values()])[:, None, None]
+        wrong = (features < 0) | (features >= limits)
+        if wrong.any():
+            which, row, column = np.argwhere(wrong)[0]
+            name = tfrecord.FEATURES[which]
+            raise self._error(
+                indices[row],
+                f"has {name} of {features[which, row, column]}; this model's are "
+                f"0 to {self.limits[name] - 1}.\nThe data were built with another "
+                f"vocabulary than {self._vocab.path}, or for another type_vocab_size.",
+            )
         return features.astype(np.int32)
-
-    def _check_range(self, name: str, values: np.ndarray, indices: np.ndarray) -> None:
-        """Raises a `UserError` for a value [n, L] that the model has no row for."""
-        limit = self.limits[name]
-        if values.min() >= 0 and values.max() < limit:
-            return
-        row, column = np.argwhere((values < 0) | (values >= limit))[0]
-        raise self._error(
-            indices[row],
-            f"has {name} of {values[row, column]}; this model's are 0 to {limit - 1}.\n"
-            f"The data were built with another vocabulary than {self._vocab.path}, or "
-            "for another type_vocab_size.",
-        )
 
     def parse(self, records, names=()) -> list[tf.Tensor]:
         """int64 [n, L] for each feature: the op of tf.io.parse_example.
@@ -228,7 +209,7 @@ class ExampleSource:
             sparse_keys=[],
             dense_keys=list(tfrecord.FEATURES),
             ragged_keys=[],
-            dense_defaults=[self._no_default] * count,
+            dense_defaults=[np.zeros(0, np.int64)] * count,
             num_sparse=0,
             sparse_types=[],
             ragged_value_types=[],
@@ -239,12 +220,16 @@ class ExampleSource:
     def _misfit(self, indices: np.ndarray, records: list[bytes]) -> UserError:
         """The error of the first record that does not parse."""
         for index, record in zip(indices, records, strict=True):
-            lengths = _lengths(record)
+            try:
+                values = tf.train.Example.FromString(record).features.feature
+            except Exception:  # protobuf's DecodeError has no stable home
+                values = {}
             for name in tfrecord.FEATURES:
-                if name not in lengths:
+                length = len(values[name].int64_list.value) if name in values else 0
+                if not length:
                     problem = f"has no int64 feature {name}: no pre-training example."
                     return self._error(index, problem, EXIT_DAMAGED)
-                if (length := lengths[name]) != self.length:
+                if length != self.length:
                     return self._error(
                         index,
                         f"has {length} {name}, but max_seq_length is {self.length}.\n"
@@ -252,19 +237,6 @@ class ExampleSource:
                         f"--max-seq-length {self.length}.",
                     )
         return UserError("a record cannot be parsed", EXIT_DAMAGED)
-
-
-def _lengths(record: bytes) -> dict[str, int]:
-    """How many values the int64 features of an Example have; {} for anything else."""
-    try:
-        example = tf.train.Example.FromString(record)
-    except Exception:  # protobuf's DecodeError has no stable home to import from
-        return {}
-    return {
-        name: len(feature.int64_list.value)
-        for name, feature in example.features.feature.items()
-        if feature.WhichOneof("kind") == "int64_list"
-    }
 
 
 class DataSets:
@@ -305,9 +277,8 @@ class DataSets:
     def describe(self, done: int, total: int) -> list[str]:
         """What there is, and how often `done` and `total` examples go through it."""
         lines = []
-        for part, share, epoch in zip(
-            self.parts, self.shares(), self.epochs(), strict=True
-        ):
+        numbers = self.parts, self.shares(), self.epochs()
+        for part, share, epoch in zip(*numbers, strict=True):
             which = f"{part.pattern}: {share:.2%} of the batches, " if share < 1 else ""
             epochs = f"{done / epoch:.2f} of {total / epoch:.2f} epochs done"
             lines.append(f"{which}{len(part):,} examples; {epochs}")
@@ -419,19 +390,19 @@ class RunData:
         Args:
           first_step: of the phase, where its schedules begin.
         """
-        words = token_weights = curriculum = None
+        tables = {}
         if training:
             counts = functools.partial(self.token_counts, part)
-            curriculum = Curriculum.of(part, first_step, counts)
-        if training and part.rare_mask_power:
-            counts = self.token_counts(part)
-            token_weights = masking.token_weights(counts, part.rare_mask_power)
+            tables["curriculum"] = Curriculum.of(part, first_step, counts)
+            if part.rare_mask_power:
+                weights = masking.token_weights(counts(), part.rare_mask_power)
+                tables["token_weights"] = weights
         if part.word_list is not None:
             found = word_list.load(part.word_list, self.vocab, part.do_lower_case)
-            words = WordTables.of(found)
+            tables["words"] = WordTables.of(found)
         return make_dataset(
             self.open(part, training),
-            MaskingSettings.of(part, self.vocab, words, token_weights, curriculum),
+            MaskingSettings.of(part, self.vocab, **tables),
             seed=part.seed,
             shuffle=training,
             **options,
@@ -465,15 +436,24 @@ def _examples_in_graph(
     offsets, firsts = (tf.constant(table) for table in index.tables())
     paths = tf.constant(source.paths)
     start = (start_step * batch_size + rows.first) // count
-    keys = batch_order.keys_of_epochs(seed, start, _MAX_EPOCHS) if shuffle else None
-    table = None if keys is None else tf.constant(keys)
+    if shuffle:
+        table = tf.constant(batch_order.keys_of_epochs(seed, start, _MAX_EPOCHS))
+    too_many = as_text(
+        UserError(
+            f"{_MAX_EPOCHS:,} epochs are all that a run has in one go where the hosts "
+            "of its TPU read.\nRun the same command again; it continues."
+        )
+    )
 
     def places(step: tf.Tensor):
         row = tf.range(rows.first, rows.first + rows.count, dtype=tf.int64)
         place = step * batch_size + row
         epochs, indices = place // count, place % count
         if shuffle:
-            indices = _permuted(indices, count, _keys_at(table, epochs - start))
+            enough = tf.Assert(tf.reduce_all(epochs - start < _MAX_EPOCHS), [too_many])
+            with tf.control_dependencies([enough]):
+                keys = tf.gather(table, epochs - start)
+            indices = _permuted(indices, count, keys)
         files = tf.searchsorted(firsts, indices, side="right") - 1
         found = tf.gather(offsets, indices + tf.cast(files, tf.int64))
         return tf.data.Dataset.from_tensor_slices((tf.gather(paths, files), found))
@@ -521,19 +501,6 @@ def _errors(what: str, code: int, paths: tf.Tensor, offsets: tf.Tensor) -> tf.Te
     before, rest = text.split("PATH")
     between, after = rest.split("OFFSET")
     return tf.strings.join([before, paths, between, tf.as_string(offsets), after])
-
-
-def _keys_at(table: tf.Tensor, epochs: tf.Tensor) -> tf.Tensor:
-    """uint64 [n, rounds, 2]: the keys of each epoch, counted from the table's first."""
-    text = as_text(
-        UserError(
-            f"{_MAX_EPOCHS:,} epochs are all that a run has in one go where the hosts "
-            "of its TPU read.\nRun the same command again; it continues."
-        )
-    )
-    enough = tf.Assert(tf.reduce_all(epochs < _MAX_EPOCHS), [text])
-    with tf.control_dependencies([enough]):
-        return tf.gather(table, epochs)
 
 
 def _permuted(index: tf.Tensor, size: int, keys: tf.Tensor) -> tf.Tensor:

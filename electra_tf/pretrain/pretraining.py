@@ -90,15 +90,6 @@ class PretrainerSettings:
     generator_width: int = 0
 
 
-# The settings that are hparams, too.
-_OF_CONFIG = {field.name for field in dataclasses.fields(PretrainerSettings)} - {
-    "special_ids",
-    "generator",
-    "objective",
-    "generator_width",
-}
-
-
 class PretrainingOutput(NamedTuple):
     """Everything one pass computes."""
 
@@ -119,13 +110,11 @@ class RunningMetric(keras.metrics.Metric):
 
     def __init__(self, metric: Metric):
         super().__init__(name=metric.name)
-        if isinstance(metric.evaluation, Ratio):
-            shapes = dict.fromkeys(metric.evaluation, ())
-        else:
-            shapes = {metric.evaluation.histogram: (2, NUM_THRESHOLDS + 1)}
+        is_ratio = isinstance(metric.evaluation, Ratio)
+        shape = () if is_ratio else (2, NUM_THRESHOLDS + 1)
         self._sums = {
             name: self.add_variable(shape, "zeros", name=name)
-            for name, shape in shapes.items()
+            for name in metric.evaluation
         }
 
     def update_state(self, sums: dict[str, tf.Tensor]) -> None:
@@ -174,10 +163,10 @@ class ElectraPretrainer(keras.Model):
     ):
         # The batch's float32 numbers (weights, uniforms) keep their type.
         super().__init__(name=name, dtype=dtype, trainable=trainable, autocast=False)
-        if isinstance(config, dict):
-            config = ModelConfig(**config)
-        if isinstance(generator_config, dict):
-            generator_config = ModelConfig(**generator_config)
+        config, generator_config = (
+            ModelConfig(**shape) if isinstance(shape, dict) else shape
+            for shape in (config, generator_config)
+        )
         settings["special_ids"] = tuple(settings["special_ids"])
         settings["generator_width"] = generator_config.hidden_size
         self.settings = PretrainerSettings(**settings)
@@ -270,25 +259,11 @@ class ElectraPretrainer(keras.Model):
             sampled = tf.where(batch["given_ids"] < 0, sampled, batch["given_ids"])
         return sampled
 
-    def objective_of(self, phase: Phase) -> Objective:
-        """What is learned in a phase of the training."""
-        own = {
-            name: getattr(phase.config, name) for name in ("mask_prob", "temperature")
-        }
-        settings = dataclasses.replace(self.settings, **own)
-        return type(self.objective)(settings, phase.stage)
-
-    def replaced_logits(
-        self,
-        input_ids: tf.Tensor,
-        input_mask: tf.Tensor,
-        segment_ids: tf.Tensor,
-        net_only: bool = False,
-    ) -> tf.Tensor:
+    def replaced_logits(self, *text: tf.Tensor, net_only: bool = False) -> tf.Tensor:
         """Log odds that each token was replaced, in a text where nothing is masked.
 
         Args:
-          input_ids, input_mask, segment_ids: int32 [B, L].
+          text: input_ids, input_mask, segment_ids, int32 [B, L].
           net_only: the head's own output, which for Electric is the energy, without
             the log q and the prior of the noise.
 
@@ -297,12 +272,12 @@ class ElectraPretrainer(keras.Model):
         if self.discriminator_predictions is None:
             name = self.settings.objective
             raise ValueError(f"A model of the objective {name} has no discriminator.")
-        encoded = self.electra(input_ids, input_mask, segment_ids)
+        encoded = self.electra(*text)
         net_logits = self.discriminator_predictions(encoded.sequence_output)
         if net_only or not self.objective.needs_log_q:
             return net_logits
-        text = MaskedInputs.unmasked(input_ids, input_mask, segment_ids)
-        return self.objective.logits(self, net_logits, self.generator(text), input_ids)
+        generated = self.generator(MaskedInputs.unmasked(*text))
+        return self.objective.logits(self, net_logits, generated, text[0])
 
     def export(self, *args, **options):
         """Is refused: a call of this model is a training step."""
@@ -377,7 +352,9 @@ class TrainablePretrainer:
     def __init__(self, pretrainer: ElectraPretrainer, phase: Phase | None = None):
         self.model, self.objective = pretrainer, pretrainer.objective
         if phase is not None:
-            self.objective = pretrainer.objective_of(phase)
+            own = {k: getattr(phase.config, k) for k in ("mask_prob", "temperature")}
+            settings = dataclasses.replace(pretrainer.settings, **own)
+            self.objective = type(self.objective)(settings, phase.stage)
         self.metrics = self.objective.metrics
 
     def loss_weights(self, batch: dict[str, tf.Tensor]) -> LossWeights:
@@ -409,14 +386,11 @@ class TrainablePretrainer:
         self, batch: dict[str, tf.Tensor], weights: LossWeights | None = None
     ) -> dict[str, tf.Tensor]:
         """Sums over one part of a global batch, without dropout."""
-        output = self.evaluated(batch, weights)
-        return self.objective.sums(output, batch)
+        return self.objective.sums(self.evaluated(batch, weights), batch)
 
     def evaluated(self, batch, weights: LossWeights | None = None) -> PretrainingOutput:
         """One pass without dropout."""
-        return self.model(
-            batch, training=False, weights=weights, objective=self.objective
-        )
+        return self.model(batch, weights=weights, objective=self.objective)
 
     def evaluation_metrics(self, sums: dict[str, np.ndarray]) -> dict[str, float]:
         """The original's metrics, from the sums over all batches."""
@@ -444,15 +418,14 @@ def build_pretrainer(
         vocabulary = vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id
     if dtype is None and config.precision != type(config).precision:
         dtype = config.precision
-    settings = {name: getattr(config, name) for name in _OF_CONFIG}
+    names = (field.name for field in dataclasses.fields(PretrainerSettings))
+    settings = {name: getattr(config, name) for name in names if hasattr(config, name)}
     if at_rest and config.embedding_sharing == "disentangled":
         settings["embedding_sharing"] = "summed"
     return ElectraPretrainer(
         config.model_config(),
         config.generator_config(),
         special_ids=vocabulary,
-        generator=config.generator,
-        objective=config.objective,
         **settings,
         dtype=dtype,
     )

@@ -256,17 +256,16 @@ def batches_of(
     part: PretrainingConfig,
     data: RunData,
     placement: Placement,
-    start: int = 0,
-    examples_before: int | None = None,
     training: bool = True,
     first_step: int = 0,
+    **options,
 ) -> Iterator:
-    """An iterator over a phase's global batches, the first being that of step `start`.
+    """An iterator over a phase's global batches.
 
     Args:
-      examples_before: of its data, those that the steps before had.
       training: whether the batches are those of training; else of evaluation.
       first_step: of the phase.
+      options: start_step and examples_before of `pretrain_data.make_dataset`.
     """
 
     def dataset(context):
@@ -275,11 +274,10 @@ def batches_of(
             training,
             first_step,
             batch_size=part.train_batch_size if training else part.eval_batch_size,
-            start_step=start,
-            examples_before=examples_before,
             num_replicas=placement.num_replicas,
             replica_slice=(context.input_pipeline_id, context.num_input_pipelines),
             in_graph=placement.is_read_elsewhere,
+            **options,
         )
 
     return iter(placement.strategy.distribute_datasets_from_function(dataset))
@@ -318,9 +316,8 @@ def check_data(
             console.log(f"Data: {line}")
         if config.eval_every_steps or config.sample_steps:
             sources.append(data.open(part, training=False))
-        if placement.is_read_elsewhere:
-            for source in sources:
-                source.only_part()
+        for source in sources if placement.is_read_elsewhere else ():
+            source.only_part()
     return ahead
 
 
@@ -337,10 +334,9 @@ def _rows(config: PretrainingConfig, phase: Phase, step: int) -> int:
 def _files_of(part: PretrainingConfig) -> Any:
     """The data of a phase, the same for however they are written."""
     place = part.pretrain_tfrecords
-    if isinstance(place, dict):
-        return [(_expanded(pattern), weight) for pattern, weight in place.items()]
-    patterns = [place] if isinstance(place, str) else place
-    return part.sampling_alpha, [_expanded(pattern) for pattern in patterns]
+    files = [_expanded(p) for p in ([place] if isinstance(place, str) else place)]
+    is_weighted = isinstance(place, dict)
+    return files, [*place.values()] if is_weighted else part.sampling_alpha
 
 
 def has_learned(config: PretrainingConfig, place: str | list | dict) -> bool:
@@ -392,16 +388,14 @@ def _train_phase(run: Run, phase: Phase, stop: StopRequest) -> bool:
         epochs=epochs,
         judges_all=task.objective.judges_all,
     )
+
+    def batches(start: int) -> Iterator:
+        order = {"start_step": start, "examples_before": _rows(config, phase, start)}
+        return batches_of(part, data, placement, first_step=phase.first, **order)
+
     return loop.train(
         step,
-        lambda start: batches_of(
-            part,
-            data,
-            placement,
-            start,
-            _rows(config, phase, start),
-            first_step=phase.first,
-        ),
+        batches,
         checkpoints,
         console,
         placement=placement,
@@ -500,26 +494,26 @@ class Samples:
         directory: str | os.PathLike,
         **journal,
     ):
-        self._task, self._vocab = task, vocab
-        self._batch = functools.cache(batch)
+        self._vocab, self._batch = vocab, functools.cache(batch)
         self._journal = Journal(directory, SAMPLES, "samples", tags={}, **journal)
         self.has = self._journal.has
-        self._judge = tf.function(self._judged, autograph=False)
 
-    def _judged(self, batch):
-        output = self._task.evaluated(batch)
-        if output.discriminated is None:
-            return None
-        return output.corrupted_ids, output.discriminated.probs
+        def judge(batch):
+            output = task.evaluated(batch)
+            probs = output.discriminated and output.discriminated.probs
+            return output.corrupted_ids, probs
+
+        self._judge = tf.function(judge, autograph=False)
 
     def __call__(self, step: int) -> bool:
         """Writes the passages as they are at this step; the training goes on."""
         if not self._journal.is_open:
             return False
         batch = self._batch()
-        if (judged := self._judge(batch)) is None:
+        ids, probs = self._judge(batch)
+        if probs is None:
             return False  # two_stage has no discriminator yet
-        arrays = [x.numpy() for x in (batch["input_ids"], *judged)]
+        arrays = [x.numpy() for x in (batch["input_ids"], ids, probs)]
         passages = [self._passage(*row) for row in zip(*arrays, strict=True)]
         self._journal.add(
             [{"step": step, "passages": passages}],

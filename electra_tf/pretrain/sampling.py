@@ -29,7 +29,7 @@ from electra_tf.model.dropout import mix
 SAMPLING_BLOCK = 256
 
 # An exponential decay has fallen to exp(-10) of its start at the end.
-_EXPONENTIAL_RATE = 10.0
+_DECAY_RATE = 10.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -55,10 +55,7 @@ class Curriculum:
 
     @classmethod
     def of(
-        cls,
-        config: PretrainingConfig,
-        first: int,
-        token_counts: Callable[[], np.ndarray],
+        cls, config: PretrainingConfig, first: int, token_counts: Callable
     ) -> Curriculum | None:
         """Of a phase that begins at step `first`; None if it has no schedule."""
         start, share = config.temperature_start, config.unigram_share
@@ -74,14 +71,6 @@ class Curriculum:
             config.disallow_correct,
         )
 
-    def remaining(self, step: int | tf.Tensor) -> tf.Tensor:
-        """What is left of the start's excess over the end at a step: 1 falls to 0."""
-        progress = tf.cast(step - self.first, tf.float32) / self.steps
-        progress = tf.clip_by_value(progress, 0.0, 1.0)
-        if self.decay == "linear":
-            return 1.0 - progress
-        return tf.exp(-_EXPONENTIAL_RATE * progress)
-
     def apply(
         self, batch: dict[str, tf.Tensor], step: int | tf.Tensor, uniform: tf.Tensor
     ) -> dict[str, tf.Tensor]:
@@ -93,25 +82,26 @@ class Curriculum:
         Returns `batch` with temperature float32 [B, 1], and given_ids int32 [B, N]: the
         samples from word frequencies, -1 where the generator's are used.
         """
-        remaining, added = self.remaining(step), {}
+        progress = tf.cast(step - self.first, tf.float32) / self.steps
+        progress = tf.clip_by_value(progress, 0.0, 1.0)
+        # What is left of the start's excess over the end: 1 falls to 0.
+        is_linear, added = self.decay == "linear", {}
+        remaining = 1.0 - progress if is_linear else tf.exp(-_DECAY_RATE * progress)
         if self.temperature is not None:
             start, end = self.temperature
             value = end + (start - end) * remaining
             added["temperature"] = tf.fill([tf.shape(uniform)[0], 1], value)
         if self.unigram_share:
-            ids = self._drawn(batch["sample_uniform"])
+            mass = np.cumsum(self.token_counts, dtype=np.float64)
+            target = tf.cast(batch["sample_uniform"], tf.float64) * mass[-1]
+            target = tf.reshape(target, [-1])
+            ids = tf.searchsorted(mass, target, side="right", out_type=tf.int32)
+            ids = tf.reshape(ids, tf.shape(uniform))
             used = uniform < self.unigram_share * remaining
             if self.disallow_correct:
                 used &= ids != batch["masked_lm_ids"]
             added["given_ids"] = tf.where(used, ids, -1)
         return batch | added
-
-    def _drawn(self, uniform: tf.Tensor) -> tf.Tensor:
-        """A token in proportion to its count for each uniform [B, N]: int32 [B, N]."""
-        mass = np.cumsum(self.token_counts, dtype=np.float64)
-        target = tf.reshape(tf.cast(uniform, tf.float64) * mass[-1], [-1])
-        ids = tf.searchsorted(mass, target, side="right", out_type=tf.int32)
-        return tf.reshape(ids, tf.shape(uniform))
 
 
 def sample_from_softmax(
@@ -212,9 +202,8 @@ def sample_by_weight(
         target += tf.where(target >= end, gap, 0.0)
     block = tf.searchsorted(mass, target, side="right", out_type=tf.int32)
     # Rounding may put the target at the very end.
-    block = tf.minimum(
-        block, tf.reduce_max(tf.where(sums > 0, tf.range(tf.size(sums)), 0))
-    )
+    last = tf.reduce_max(tf.where(sums > 0, tf.range(tf.size(sums)), 0))
+    block = tf.minimum(block, last)
     ids = block[:, None] * SAMPLING_BLOCK + index  # [M, SAMPLING_BLOCK]
     inside = tf.where(ids == left_out[:, None], 0.0, tf.gather(blocks, block))
     target -= tf.gather(mass - sums, block)
@@ -238,14 +227,11 @@ def _inverse_cdf(weights: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
     mass = tf.cumsum(sums, axis=-1)
     target = uniform[:, None] * mass[:, -1:]
     block = _first_above(sums, mass, target)  # [M]
-    before = tf.where(
-        block > 0, tf.gather(mass, tf.maximum(block - 1, 0), batch_dims=1), 0.0
-    )
+    before = tf.gather(tf.pad(mass, [[0, 0], [1, 0]]), block, batch_dims=1)
     weights = tf.gather(blocks, block, batch_dims=1)  # [M, SAMPLING_BLOCK]
-    inside = tf.cumsum(weights, axis=-1)
-    return block * SAMPLING_BLOCK + _first_above(
-        weights, inside, target - before[:, None]
-    )
+    target -= before[:, None]
+    found = _first_above(weights, tf.cumsum(weights, axis=-1), target)
+    return block * SAMPLING_BLOCK + found
 
 
 def _first_above(
@@ -259,8 +245,7 @@ def _first_above(
     """
     size = weights.shape[-1]
     index, possible = tf.range(size), weights > 0
-    first = tf.reduce_min(
-        tf.where(possible & (cumulative > target), index, size), axis=-1
-    )
+    above = possible & (cumulative > target)
+    first = tf.reduce_min(tf.where(above, index, size), axis=-1)
     last = tf.reduce_max(tf.where(possible, index, 0), axis=-1)
     return tf.minimum(first, last)

@@ -71,41 +71,33 @@ def check_manifests(
             if os.path.exists(fetch_once(os.path.join(folder, STATE))):
                 raise _unfinished(folder)
             continue
-        _check_contract(folder, manifest, max_seq_length, vocab)
-        listed = {os.path.join(folder, file["name"]) for file in manifest["files"]}
-        if stray := sorted(p for p in there - listed if os.path.dirname(p) == folder):
+        if (built := manifest["max_seq_length"]) != max_seq_length:
+            raise UserError(
+                f"the data in {folder} were built with max_seq_length {built}, but the "
+                f'model has {max_seq_length}.\nSet "max_seq_length": {built}, or build '
+                f"the data again with --max-seq-length {max_seq_length}."
+            )
+        vocab.check_same(
+            manifest["vocab"]["sha256"],
+            f"the data in {folder} were built",
+            "Use the vocabulary of the data, or build the data again.",
+        )
+        files = {os.path.join(folder, file["name"]): file for file in manifest["files"]}
+        entries |= files
+        stray = sorted(p for p in there - files.keys() if os.path.dirname(p) == folder)
+        if stray:
             raise UserError(
                 f"{stray[0]} is not among the shards that {folder}/manifest.json lists."
                 f"\nMove it to another folder, or narrow {pattern}."
             )
-        for file in manifest["files"]:
-            path = os.path.join(folder, file["name"])
-            entries[path] = file
-            wanted = any(fnmatch.fnmatch(path, part) for part in patterns)
-            if wanted and path not in there:
+        for path in sorted(files.keys() - there):
+            if any(fnmatch.fnmatch(path, part) for part in patterns):
                 raise UserError(
-                    f"{path} is missing, of {file['examples']} examples by "
+                    f"{path} is missing, of {files[path]['examples']} examples by "
                     f"{folder}/manifest.json.\nRestore it, or build the data again.",
                     EXIT_DAMAGED,
                 )
     return entries
-
-
-def _check_contract(
-    folder: str, manifest: dict, max_seq_length: int, vocab: Vocabulary
-) -> None:
-    built = manifest["max_seq_length"]
-    if built != max_seq_length:
-        raise UserError(
-            f"the data in {folder} were built with max_seq_length {built}, but the "
-            f'model has {max_seq_length}.\nSet "max_seq_length": {built}, or build the '
-            f"data again with --max-seq-length {max_seq_length}."
-        )
-    vocab.check_same(
-        manifest["vocab"]["sha256"],
-        f"the data in {folder} were built",
-        "Use the vocabulary of the data, or build the data again.",
-    )
 
 
 def check_counts(

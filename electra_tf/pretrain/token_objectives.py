@@ -35,6 +35,15 @@ class TokenPredictions(NamedTuple):
     loss: tf.Tensor  # scalar: mean over them
     probs: tf.Tensor | None = None  # float32 [B, L], that a token is not copied
 
+    @classmethod
+    def at_masked(cls, text, losses, predictions, total) -> TokenPredictions:
+        """Of a CorruptedText; `total` weight of the global batch, None: of this one."""
+        ids, weights = text.inputs.masked_lm_ids, text.inputs.masked_lm_weights
+        positions = text.inputs.masked_lm_positions
+        is_replaced = masking.gather_positions(text.is_replaced, positions)
+        loss = weighted_mean(losses, weights, total)
+        return cls(losses, predictions, ids, is_replaced, weights, loss)
+
     def sums(self) -> dict[str, tf.Tensor]:
         """What TOKEN_METRICS need."""
         right = self.predictions == self.targets
@@ -68,7 +77,6 @@ def log_with_copying(
 class ReplaceMLM(Objective):
     """Masked language modeling whose input has samples in place of [MASK]."""
 
-    name = "replace_mlm"
     model = "a Replace MLM"
     description = (
         "Replace MLM: a masked language model that read a generator's samples in place "
@@ -84,14 +92,8 @@ class ReplaceMLM(Objective):
         table = model.electra.embeddings.table("word_embeddings")
         logits = head.logits(head(hidden), table)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
-        return TokenPredictions(
-            losses,
-            tf.argmax(logits, axis=-1, output_type=tf.int32),
-            targets,
-            masking.gather_positions(text.is_replaced, positions),
-            inputs.masked_lm_weights,
-            weighted_mean(losses, inputs.masked_lm_weights, weights.discriminator),
-        )
+        best = tf.argmax(logits, axis=-1, output_type=tf.int32)
+        return TokenPredictions.at_masked(text, losses, best, weights.discriminator)
 
     def loss_weight(self, inputs):
         return tf.reduce_sum(inputs.masked_lm_weights)
@@ -108,7 +110,6 @@ class AllTokensMLM(ReplaceMLM):
     simply to be copied, 1 - D: p(v) = D 1[v = corrupted token] + (1 - D) softmax_v.
     """
 
-    name = "all_tokens_mlm"
     model = "an All-Tokens MLM"
     description = (
         "All-Tokens MLM: a language model that read a text with a generator's samples "
@@ -159,26 +160,21 @@ class TokenTask(Electra):
     def judge(self, model, hidden, text, total):
         tokens, masked = (None, None) if total is None else tf.unstack(total)
         found = super().judge(model, hidden, text, tokens)
-        inputs = text.inputs
-        at = inputs.masked_lm_positions
         head = getattr(model, self.token_head)
-        transformed = head(masking.gather_positions(hidden, at))  # [B, N, E]
-        losses, predictions = self.predict(model, transformed, text, found.logits)
-        tokens = TokenPredictions(
-            losses,
-            predictions,
-            inputs.masked_lm_ids,
-            masking.gather_positions(text.is_replaced, at),
-            inputs.masked_lm_weights,
-            weighted_mean(losses, inputs.masked_lm_weights, masked),
-        )
-        return found._replace(tokens=tokens)
+        at_masked = masking.gather_positions(hidden, text.inputs.masked_lm_positions)
+        transformed = head(at_masked)  # [B, N, E]
+        predicted = self.predict(model, head, transformed, text, found.logits)
+        predicted = TokenPredictions.at_masked(text, *predicted, masked)
+        return found._replace(tokens=predicted)
 
-    def predict(self, model, transformed, text, logits) -> tuple[tf.Tensor, tf.Tensor]:
+    def predict(
+        self, model, head, transformed, text, logits
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Losses float32 [B, N] and predictions int32 [B, N] at the masked positions.
 
         Args:
-          transformed: [B, N, E], what the head makes of the hidden states there.
+          head: MaskedLMHead.
+          transformed: [B, N, E], what it makes of the hidden states there.
           logits: float32 [B, L], log odds that each token was replaced.
         """
         raise NotImplementedError
@@ -198,7 +194,6 @@ class CorrectiveLM(TokenTask):
     from replaced token detection alone.
     """
 
-    name = "corrective_lm"
     model = "a corrective language model"
     description = (
         "corrective language modeling (COCO-LM): a generator replaced tokens, the "
@@ -206,11 +201,9 @@ class CorrectiveLM(TokenTask):
     )
     token_head = CORRECTION_HEAD
 
-    def predict(self, model, transformed, text, logits):
+    def predict(self, model, head, transformed, text, logits):
         table = model.electra.embeddings.table("word_embeddings")
-        log_p = tf.nn.log_softmax(
-            getattr(model, self.token_head).logits(transformed, table)
-        )
+        log_p = tf.nn.log_softmax(head.logits(transformed, table))
         at = text.inputs.masked_lm_positions
         read = masking.gather_positions(text.ids, at)
         new_logits = masking.gather_positions(tf.stop_gradient(logits), at)
@@ -228,7 +221,6 @@ class CorrectiveLM(TokenTask):
 class MultiChoice(TokenTask):
     """Which of K tokens stood there? The others are samples of the generator."""
 
-    name = "multi_choice"
     model = "an ELECTRA with multi-word selection"
     description = (
         "ELECTRA with multi-word selection (TEAMS): a generator replaced tokens, the "
@@ -236,11 +228,10 @@ class MultiChoice(TokenTask):
     )
     token_head = SELECTION_HEAD
 
-    def predict(self, model, transformed, text, logits):
+    def predict(self, model, head, transformed, text, logits):
         del logits
         candidates = self.candidates(model.generator, text)
         table = model.electra.embeddings.table("word_embeddings")
-        head = getattr(model, self.token_head)
         scores = head.scores(transformed[:, :, None], candidates, table)  # [B, N, K]
         same = candidates[..., :, None] == candidates[..., None, :]
         earlier = tf.linalg.band_part(tf.cast(same, tf.int32), -1, 0)

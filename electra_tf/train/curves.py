@@ -84,15 +84,8 @@ def _draw(axes, name, steps, columns, metrics) -> None:
         if len(metrics) == 1 and span > 1:
             axes.plot(steps, values, color=colour, linewidth=0.6, alpha=0.3)
         smoothed = smooth(values, span)
-        axes.plot(
-            steps,
-            smoothed,
-            style,
-            color=colour,
-            linewidth=1.6,
-            marker=marker,
-            label=label,
-        )
+        look = {"color": colour, "linewidth": 1.6, "marker": marker, "label": label}
+        axes.plot(steps, smoothed, style, **look)
     dress(axes, name)
     if name == "Accuracy":
         axes.set_ylim(0, 1.02)
@@ -122,8 +115,7 @@ def _read(path, names: set[str]) -> tuple[np.ndarray, int, dict[str, np.ndarray]
     for row in read_metrics(path):
         steps.append(row["step"])
         for name, values in lists.items():
-            value = row.get(name)
-            values.append(value if isinstance(value, int | float) else np.nan)
+            values.append(row.get(name))  # None becomes nan
     columns = {name: np.array(values, float) for name, values in lists.items()}
     columns = {k: v for k, v in columns.items() if np.isfinite(v).any()}
     parts = np.array_split(np.array(steps, float), min(len(steps), _MAX_POINTS) or 1)
@@ -140,8 +132,7 @@ def _evaluations(metrics_path, names) -> tuple[np.ndarray, dict[str, np.ndarray]
     path = os.path.join(os.path.dirname(metrics_path), EVALUATIONS)
     if not os.path.isfile(path):
         return np.zeros(0), {}
-    steps, _, columns = _read(path, names)
-    return steps, columns
+    return _read(path, names)[::2]
 
 
 def _mean(values: np.ndarray) -> float:

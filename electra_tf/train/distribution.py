@@ -281,13 +281,8 @@ def create_strategy(config, cluster: Cluster | None = None) -> Placement:
     strategy = _strategy(config, cluster)
     replicas = strategy.num_replicas_in_sync
     check_training_batch(config, replicas)
-    return Placement(
-        strategy=strategy,
-        jit_compile=uses_jit(config),
-        is_chief=cluster.is_chief,
-        num_replicas=replicas,
-        workers=Workers(strategy, cluster),
-    )
+    workers = Workers(strategy, cluster)
+    return Placement(strategy, uses_jit(config), cluster.is_chief, replicas, workers)
 
 
 def _strategy(config, cluster: Cluster) -> tf.distribute.Strategy:

@@ -9,6 +9,7 @@ no other position to restore.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import sys
 import time
@@ -76,14 +77,14 @@ def train(
         is_chief=placement.is_chief,
     )
     saver = BackgroundSaver(checkpoints)
-    guard = NonfiniteGuard(on_nonfinite, saver, console, make_batches, placement)
-    plan = _Plan(num_train_steps, save_checkpoints_steps, pauses, watch)
-    loop = _Loop(step, placement, saver, report, guard, plan)
+    guard = _NonfiniteGuard(on_nonfinite, saver, console, make_batches, placement)
+    plan = num_train_steps, save_checkpoints_steps, pauses, watch
+    loop = _Loop(step, placement, saver, report, guard, *plan)
     pace, workers = Pace(iterations_per_loop), placement.workers
     stop = stop or StopRequest()
     try:
         failure = failure_of(loop.save, saver.wait)  # Does the disk take it at all?
-        decision = workers.decide(failure, stop.reason(), pace.count())
+        decision = workers.decide(failure, stop.reason(), pace.count)
         batches = make_batches(loop.done)
         while not loop.is_over and not decision.reason:
             count = min(decision.count, loop.uninterrupted())
@@ -92,13 +93,17 @@ def train(
             failure = loop.go_on(metrics, constants or {}, workers)
             seconds = pace.seconds + saver.seconds
             reason = stop.reason(2 * max(seconds, decision.seconds))
-            decision = workers.decide(failure, reason, pace.count(), seconds)
+            decision = workers.decide(failure, reason, pace.count, seconds)
         workers.decide(failure_of(loop.save, saver.wait))  # for all to wait
         workers.acknowledge()
     except tf.errors.OpError as error:
         raise as_user_error(error) or error from error
     finally:
-        _close(saver, report)
+        is_failing = sys.exc_info()[1] is not None
+        failure = failure_of(saver.wait)
+        report.close()
+        if failure and not is_failing:  # the first error counts
+            raise failure
     if not loop.is_over:
         console.log(f"{decision.reason}: saved at step {loop.done}.")
     return loop.is_over
@@ -116,15 +121,6 @@ class Pause(NamedTuple):
     is_saved: bool = True
 
 
-class _Plan(NamedTuple):
-    """Where a training ends, how often it is saved and paused, and who watches."""
-
-    total: int
-    save_every: int
-    pauses: Sequence[Pause]
-    watch: Callable[[int, Mapping[str, np.ndarray]], None] | None
-
-
 def failure_of(*actions: Callable[[], object]) -> UserError | None:
     """Does what a worker does by itself; what it fails with concerns all of them."""
     try:
@@ -135,36 +131,33 @@ def failure_of(*actions: Callable[[], object]) -> UserError | None:
     return None
 
 
+@dataclasses.dataclass
 class _Loop:
     """Steps with what belongs to them, as far as they are `done`."""
 
-    def __init__(
-        self,
-        step: TrainingStep,
-        placement: Placement,
-        saver: BackgroundSaver,
-        report: Report,
-        guard: NonfiniteGuard,
-        plan: _Plan,
-    ):
-        self.done = step.state.step
+    step: TrainingStep
+    placement: Placement
+    saver: BackgroundSaver
+    report: Report
+    guard: _NonfiniteGuard
+    total: int
+    save_every: int
+    pauses: Sequence[Pause]
+    watch: Callable[[int, Mapping[str, np.ndarray]], None] | None
+
+    def __post_init__(self):
+        self.done = self.step.state.step
         # The last step is made, or a pause has ended the training.
-        self.is_over = self.done >= plan.total
-        self._plan = plan
-        self._step = step
-        self._is_chief = placement.is_chief
-        self._saver = saver
-        self._report = report
-        self._guard = guard
+        self.is_over = self.done >= self.total
 
     def go_on(self, metrics, constants, workers: Workers) -> UserError | None:
         """Adds steps and pauses if that is due; returns what this worker failed with.
 
         All workers take part in a pause, or none: they decide before it.
         """
-        is_due = bool(self._due(self.done + len(metrics["loss"])))
+        due = self._due(self.done + len(metrics["loss"]))
         failure = failure_of(partial(self.add, metrics, constants))
-        if not is_due:
+        if not due:
             return failure
         workers.decide(failure)
         return failure_of(self.pause)
@@ -175,24 +168,23 @@ class _Loop:
         """Checks and reports more steps, and saves them if that is due."""
         count = len(metrics["loss"])
         metrics |= {name: np.full(count, value) for name, value in constants.items()}
-        self._guard.check(self.done, metrics, self._report)
-        self._report.add(self.done + 1, metrics)
+        self.guard.check(self.done, metrics, self.report)
+        self.report.add(self.done + 1, metrics)
         self.done += count
         try:
-            if self._plan.watch:
-                self._plan.watch(self.done - count + 1, metrics)
+            if self.watch:
+                self.watch(self.done - count + 1, metrics)
         except UserError:
             self.save()
-            self._saver.wait()
+            self.saver.wait()
             raise
-        total, save_every, *_ = self._plan
         waits = any(pause.is_saved for pause in self._due(self.done))
-        if waits or self.done % save_every == 0:
+        if waits or self.done % self.save_every == 0:
             self.save()
         if waits:
-            self._saver.wait()
-        self.is_over = self.done >= total
-        self._saver.check()
+            self.saver.wait()
+        self.is_over = self.done >= self.total
+        self.saver.check()
 
     def pause(self) -> None:
         """Does what is due at this step; the state is saved where it asks for that."""
@@ -201,31 +193,18 @@ class _Loop:
         self.is_over = None not in ends and (self.is_over or any(ends))
 
     def _due(self, step: int) -> list[Pause]:
-        return [pause for pause in self._plan.pauses if step % pause.every == 0]
+        return [pause for pause in self.pauses if step % pause.every == 0]
 
     def uninterrupted(self) -> int:
         """How many steps come before the next save or pause, or the end."""
-        total, save_every, pauses, _ = self._plan
-        every = [save_every, *(pause.every for pause in pauses)]
-        return min(total - self.done, *(n - self.done % n for n in every))
+        every = [self.save_every, *(pause.every for pause in self.pauses)]
+        return min(self.total - self.done, *(n - self.done % n for n in every))
 
     def save(self) -> None:
         """Begins to write a checkpoint, after the metrics up to it."""
-        if self._is_chief:
-            self._report.sync()
-            self._saver.save(self.done, self._step.state.variables())
-
-
-def _close(saver: BackgroundSaver, report: Report) -> None:
-    """Ends a run, however it ends; an error on its way out is not replaced."""
-    is_failing = sys.exc_info()[1] is not None
-    try:
-        saver.wait()
-    except UserError:
-        if not is_failing:
-            raise
-    finally:
-        report.close()
+        if self.placement.is_chief:
+            self.report.sync()
+            self.saver.save(self.done, self.step.state.variables())
 
 
 class Pace:
@@ -234,51 +213,36 @@ class Pace:
     def __init__(self, limit: int):
         self._limit = limit
         self.seconds = LOOP_SECONDS  # that the last loop took
-        self._count = 1
+        self.count = 1
         self._is_warm = False
-
-    def count(self) -> int:
-        return self._count
 
     @contextlib.contextmanager
     def measure(self, count: int) -> Iterator[None]:
         """Context manager around a loop of `count` steps."""
         since = time.monotonic()
         yield
-        self._adapt(count, time.monotonic() - since)
-
-    def _adapt(self, count: int, seconds: float) -> None:
-        # The first loop builds the graph.
-        if self._is_warm:
-            self.seconds = seconds
-            wanted = int(LOOP_SECONDS * count / max(seconds, 1e-6))
+        if self._is_warm:  # The first loop builds the graph.
+            self.seconds = time.monotonic() - since
+            wanted = int(LOOP_SECONDS * count / max(self.seconds, 1e-6))
             # Never from one to hundreds at once: one fast loop may be chance.
-            self._count = max(1, min(wanted, 4 * count, self._limit))
+            self.count = max(1, min(wanted, 4 * count, self._limit))
         self._is_warm = True
 
 
-class NonfiniteGuard:
+@dataclasses.dataclass
+class _NonfiniteGuard:
     """Decides what a loss or gradient that is not finite means, and keeps the batch.
 
     Such a step never changes weights (the optimizer leaves it out), so there is nothing
     to undo. Under mixed_float16 a gradient that overflows only lowers the loss scale.
     """
 
-    def __init__(
-        self,
-        policy: str,
-        saver: BackgroundSaver,
-        console: Console,
-        make_batches: Callable[[int], Iterator],
-        placement: Placement,
-    ):
-        self._policy = policy
-        self._saver = saver
-        self._console = console
-        self._make_batches = make_batches
-        self._strategy = placement.strategy
-        self._is_chief = placement.is_chief
-        self._in_a_row = 0
+    policy: str
+    saver: BackgroundSaver
+    console: Console
+    make_batches: Callable[[int], Iterator]
+    placement: Placement
+    in_a_row: int = 0
 
     def check(
         self, done: int, metrics: Mapping[str, np.ndarray], report: Report
@@ -290,13 +254,13 @@ class NonfiniteGuard:
         harmless = metrics["finite"].astype(bool) | overflowed(metrics)
         for i in range(len(harmless)):
             if harmless[i]:
-                self._in_a_row = 0
+                self.in_a_row = 0
                 continue
-            self._in_a_row += 1
+            self.in_a_row += 1
             number = done + i + 1
-            too_many = self._in_a_row >= MAX_SKIPPED_IN_A_ROW
-            if self._policy == "skip" and not too_many:
-                self._console.log(f"Step {number} left out: {_describe(metrics, i)}.")
+            too_many = self.in_a_row >= MAX_SKIPPED_IN_A_ROW
+            if self.policy == "skip" and not too_many:
+                self.console.log(f"Step {number} left out: {_describe(metrics, i)}.")
                 continue
             # The others are asked for their part before anything can fail here.
             batch = self._global_batch(number)
@@ -306,15 +270,15 @@ class NonfiniteGuard:
     def _diverged(
         self, number: int, what: str, batch: Mapping[str, np.ndarray]
     ) -> UserError:
-        self._saver.wait()
-        checkpoints = self._saver.checkpoints
+        self.saver.wait()
+        checkpoints = self.saver.checkpoints
         path = checkpoints.directory / f"nonfinite_step_{number}.npz"
-        if self._is_chief:
+        if self.placement.is_chief:
             content = io.BytesIO()
             np.savez_compressed(content, **batch)
             atomic_write(path, content.getvalue())
         kept = checkpoints.last_saved_step
-        row = f" ({self._in_a_row} steps in a row)" if self._in_a_row > 1 else ""
+        row = f" ({self.in_a_row} steps in a row)" if self.in_a_row > 1 else ""
         return UserError(
             f"diverged at step {number}{row}: {what}. Its batch is in {path}.\n"
             f"The last good checkpoint is {checkpoints.prefix(kept)}.\n"
@@ -325,8 +289,9 @@ class NonfiniteGuard:
 
     def _global_batch(self, number: int) -> dict[str, np.ndarray]:
         """The batch of a step, the parts of all replicas in order."""
-        batch = next(self._make_batches(number - 1))
-        return {k: self._strategy.gather(v, 0).numpy() for k, v in batch.items()}
+        batch = next(self.make_batches(number - 1))
+        gather = self.placement.strategy.gather
+        return {k: gather(v, 0).numpy() for k, v in batch.items()}
 
 
 def _describe(metrics: Mapping[str, np.ndarray], i: int) -> str:

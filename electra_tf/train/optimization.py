@@ -11,6 +11,7 @@ with the learning rate warmed up linearly while it already decays polynomially.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Sequence
 
@@ -25,8 +26,22 @@ _SETTINGS += "no_decay bias_correction trust_ratio".split()
 NO_DECAY = ("LayerNorm", "layer_norm", "bias")
 
 
+class _Configured:
+    """Of dataclasses: Keras saves their fields."""
+
+    def get_config(self):
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**config)
+
+
 @keras.saving.register_keras_serializable("electra_tf")
-class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
+@dataclasses.dataclass(eq=False)
+class WarmupPolynomialDecay(
+    _Configured, keras.optimizers.schedules.LearningRateSchedule
+):
     """lr * (1 - step / num_train_steps) ** power * min(1, step / warmup).
 
     The warm-up multiplies the decay, so the peak lies below `learning_rate`; after
@@ -38,39 +53,25 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
         `warmup_steps` and `warmup_proportion * num_train_steps`, not rounded.
     """
 
-    def __init__(
-        self,
-        learning_rate: float,
-        num_train_steps: int,
-        warmup_steps: float = 0,
-        warmup_proportion: float = 0.0,
-        power: float = 1.0,
-    ):
-        super().__init__()
-        self.settings = {
-            "learning_rate": learning_rate,
-            "num_train_steps": num_train_steps,
-            "warmup_steps": warmup_steps,
-            "warmup_proportion": warmup_proportion,
-            "power": power,
-        }
+    learning_rate: float
+    num_train_steps: int
+    warmup_steps: float = 0
+    warmup_proportion: float = 0.0
+    power: float = 1.0
 
     def __call__(self, step: tf.Tensor) -> tf.Tensor:
-        rate, total, warmup_steps, warmup_proportion, power = self.settings.values()
-        step = tf.cast(step, tf.float32)
+        step, total = tf.cast(step, tf.float32), self.num_train_steps
         done = tf.minimum(step, total) / total
-        rate = rate * tf.pow(1.0 - done, power)
-        warmup = max(total * warmup_proportion, warmup_steps)
+        rate = self.learning_rate * tf.pow(1.0 - done, self.power)
+        warmup = max(total * self.warmup_proportion, self.warmup_steps)
         if warmup > 0:
             rate *= tf.minimum(1.0, step / warmup)
         return rate
 
-    def get_config(self):
-        return self.settings
-
 
 @keras.saving.register_keras_serializable("electra_tf")
-class WarmupStableDecay(keras.optimizers.schedules.LearningRateSchedule):
+@dataclasses.dataclass(eq=False)
+class WarmupStableDecay(_Configured, keras.optimizers.schedules.LearningRateSchedule):
     """A linear warm-up to `learning_rate`, which stays, then a linear way down to 0.
 
     Args:
@@ -79,34 +80,20 @@ class WarmupStableDecay(keras.optimizers.schedules.LearningRateSchedule):
       power: of the way down; 1: it is linear.
     """
 
-    def __init__(
-        self,
-        learning_rate: float,
-        num_train_steps: int,
-        warmup_steps: float,
-        decay_steps: float,
-        power: float = 1.0,
-    ):
-        super().__init__()
-        self.settings = {
-            "learning_rate": learning_rate,
-            "num_train_steps": num_train_steps,
-            "warmup_steps": warmup_steps,
-            "decay_steps": decay_steps,
-            "power": power,
-        }
+    learning_rate: float
+    num_train_steps: int
+    warmup_steps: float
+    decay_steps: float
+    power: float = 1.0
 
     def __call__(self, step: tf.Tensor) -> tf.Tensor:
-        rate, total, warmup, decay, power = self.settings.values()
-        step = tf.cast(step, tf.float32)
+        step, warmup = tf.cast(step, tf.float32), self.warmup_steps
         share = tf.minimum(1.0, step / warmup) if warmup else tf.ones([])
-        if decay:
-            left = tf.clip_by_value((total - step) / decay, 0.0, 1.0)
-            share *= left if power == 1 else tf.pow(left, power)
-        return rate * share
-
-    def get_config(self):
-        return self.settings
+        if self.decay_steps:
+            left = (self.num_train_steps - step) / self.decay_steps
+            left = tf.clip_by_value(left, 0.0, 1.0)
+            share *= left if self.power == 1 else tf.pow(left, self.power)
+        return self.learning_rate * share
 
 
 @keras.saving.register_keras_serializable("electra_tf")
@@ -141,7 +128,8 @@ class InPhases(keras.optimizers.schedules.LearningRateSchedule):
 
 
 @keras.saving.register_keras_serializable("electra_tf")
-class LayerwiseDecay:
+@dataclasses.dataclass(eq=False)
+class LayerwiseDecay(_Configured):
     """Learning-rate factor of each variable: lower layers learn more slowly.
 
     Embeddings have depth 0, layer i depth i + 1, a task's head `num_layers + 2`; the
@@ -152,15 +140,18 @@ class LayerwiseDecay:
     Raises ValueError for a variable that belongs to none of these.
     """
 
-    def __init__(self, decay: float, num_layers: int, offset: str = "original"):
-        self.settings = {"decay": decay, "num_layers": num_layers, "offset": offset}
-        top = num_layers + (2 if offset == "original" else 1)
+    decay: float
+    num_layers: int
+    offset: str = "original"
+
+    def __post_init__(self):
+        decay, top = self.decay, self.num_layers + 1 + (self.offset == "original")
         self.factors = {
             "/embeddings/": decay**top,
             "/embeddings_project/": decay**top,
             "task_specific/": 1.0,
         }
-        for layer in range(num_layers):
+        for layer in range(self.num_layers):
             self.factors[f"encoder/layer_{layer}/"] = decay ** (top - layer - 1)
 
     def __call__(self, path: str) -> float:
@@ -172,30 +163,17 @@ class LayerwiseDecay:
             f"known: {', '.join(self.factors)}"
         )
 
-    def get_config(self):
-        return self.settings
-
-    @classmethod
-    def from_config(cls, config):
-        return cls(**config)
-
 
 @keras.saving.register_keras_serializable("electra_tf")
-class ScopedRate:
+@dataclasses.dataclass(eq=False)
+class ScopedRate(_Configured):
     """Learning-rate factor of the variables below some scopes; others have 1."""
 
-    def __init__(self, scopes: Sequence[str], factor: float):
-        self.scopes, self.factor = tuple(scopes), factor
+    scopes: Sequence[str]
+    factor: float
 
     def __call__(self, path: str) -> float:
         return self.factor if path.split("/")[0] in self.scopes else 1.0
-
-    def get_config(self):
-        return {"scopes": self.scopes, "factor": self.factor}
-
-    @classmethod
-    def from_config(cls, config):
-        return cls(**config)
 
 
 @keras.saving.register_keras_serializable("electra_tf")
@@ -261,14 +239,14 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         super().build(variables)
         self.adam_m = self.add_optimizer_variables(variables, "adam_m")
         self.adam_v = self.add_optimizer_variables(variables, "adam_v")
-        self._spared = [self._is_spared(v.path) for v in variables]
+        self._spared = [
+            any(re.search(pattern, v.path) for pattern in self.no_decay)
+            for v in variables
+        ]
         self._apart = [v.path.split("/")[0] in self.clip_apart for v in variables]
         self._factor = [
             self.layer_factor(v.path) if self.layer_factor else 1.0 for v in variables
         ]
-
-    def _is_spared(self, path: str) -> bool:
-        return any(re.search(pattern, path) for pattern in self.no_decay)
 
     def _all_reduce_sum_gradients(self, grads_and_vars):
         """Sums over replicas and clips.

@@ -292,19 +292,16 @@ class Journal:
         tags: Mapping[str, str],
         is_chief: bool,
     ):
-        folder = Path(directory)
         self.is_open = is_chief
         if is_chief:
-            self._rows = MetricsFile(folder / name, step)
-            self._events = TensorBoardEvents(
-                folder / "tensorboard" / events, step, tags
-            )
+            self._rows = MetricsFile(Path(directory, name), step)
+            folder = Path(directory, "tensorboard", events)
+            self._events = TensorBoardEvents(folder, step, tags)
 
     def has(self, step: int) -> bool:
         """Whether there is a row of that step, as far as this worker knows."""
-        if not self.is_open:
-            return False
-        return any(row["step"] == step for row in read_metrics(self._rows.path))
+        rows = read_metrics(self._rows.path) if self.is_open else ()
+        return any(row["step"] == step for row in rows)
 
     def add(
         self, rows: list[dict[str, Any]], show: Callable[[TensorBoardEvents], None]

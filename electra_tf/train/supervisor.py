@@ -122,10 +122,10 @@ class Cluster(NamedTuple):
         own = json.loads(json.dumps(dict(facts)))
         answer = self._receive_all(own) if self.is_chief else self._ask_chief(own)
         if answer:
-            raise UserError(answer["error"], answer["code"])
+            raise UserError(*answer)
 
-    def _receive_all(self, own: dict[str, Any]) -> dict[str, Any]:
-        """The chief's side; returns the answer to all, {} if nothing is wrong."""
+    def _receive_all(self, own: dict[str, Any]) -> tuple[str, int] | None:
+        """The chief's side; returns the answer to all: a message and exit code."""
         end = time.monotonic() + self.timeout
         came: dict[int, tuple[socket.socket, dict[str, Any]]] = {}
         port = int(self.places[0].rpartition(":")[2])
@@ -154,7 +154,7 @@ class Cluster(NamedTuple):
                     peer.sendall(json.dumps(answer).encode() + b"\n")
         return answer
 
-    def _ask_chief(self, own: dict[str, Any]) -> dict[str, Any]:
+    def _ask_chief(self, own: dict[str, Any]) -> tuple[str, int] | None:
         """The side of all others."""
         # The chief says who is missing; its clock may have begun later.
         host, _, port = self.places[0].rpartition(":")
@@ -170,7 +170,7 @@ class Cluster(NamedTuple):
             time.sleep(0.2)
         return self._missing([0])
 
-    def _compare(self, facts: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
+    def _compare(self, facts: Mapping[int, dict[str, Any]]) -> tuple[str, int] | None:
         missing = [i for i in range(len(self.places)) if i not in facts]
         if missing:
             return self._missing(missing)
@@ -185,16 +185,16 @@ class Cluster(NamedTuple):
                 f"has {facts[0].get(name)!r}{more}.\nAll workers of a run need the "
                 "same settings, data, vocabulary and code."
             )
-            return {"error": text, "code": EXIT_CONFIG}
-        return {}
+            return text, EXIT_CONFIG
+        return None
 
-    def _missing(self, indices: list[int]) -> dict[str, Any]:
+    def _missing(self, indices: list[int]) -> tuple[str, int]:
         names = ", ".join(map(self.name, indices))
         text = (
             f"waited {self.timeout:g} s for {names}.\nStart all workers with the same "
             'command; "peer_timeout" in the hparams is how long they wait.'
         )
-        return {"error": text, "code": EXIT_PEER_LOST}
+        return text, EXIT_PEER_LOST
 
     @contextlib.contextmanager
     def patience(self) -> Iterator[None]:

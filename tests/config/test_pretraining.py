@@ -384,3 +384,16 @@ def test_later_data_replace_earlier_data(tmp_path):
     saved = json.loads(path.read_text())
     assert saved["pretrain_tfrecords"] == ["s3://bucket/a*", "b"]
     assert make({}, saved).pretrain_tfrecords == bucket.pretrain_tfrecords
+
+
+def test_described_are_the_hparams_that_were_set():
+    """Neither what presets and sizes give, nor what follows from other values."""
+    for hparams in (
+        {"model_size": "base"},
+        {"objective": "two_stage"},
+        {"objective": "electric", "embedding_size": 64},
+        {"model_size": "base", "learning_rate": 5e-4},
+    ):
+        lines = PretrainingConfig(**hparams).describe()
+        names = {line.split(":")[0] for line in lines[:-1]}
+        assert names == {*hparams, "data_dir", "model_name"}

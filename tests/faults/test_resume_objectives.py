@@ -49,7 +49,9 @@ class Resumable(Staged):
     def make(self, step):
         """Makes a step, as a run that is begun there; returns its metrics."""
         self.begin(step)
-        batches = batches_of(self.config, RunData(self.vocab), self.placement, step)
+        batches = batches_of(
+            self.config, RunData(self.vocab), self.placement, start_step=step
+        )
         return self.step.run(batches, step, 1)
 
 
@@ -113,7 +115,7 @@ def test_a_batch_is_a_function_of_its_step(tiny_data, masking_hparams, objective
     batches = batches_of(*place)
     before, _, expected = (next(batches) for _ in range(3))
     keras.utils.set_random_seed(2)
-    found = next(batches_of(*place, start=2))
+    found = next(batches_of(*place, start_step=2))
     assert found.keys() == expected.keys()
     assert DRAWN.get(objective, "sample_uniform") in found
     for name, value in expected.items():

@@ -166,12 +166,12 @@ LOSSES = """
 import json, sys
 from electra_tf import startup
 startup.import_tensorflow()
-import preparation
+import measurement
 from electra_tf.config.pretraining import PretrainingConfig
 
 data, hparams = sys.argv[1:]
 config = PretrainingConfig.from_hparams(data, "same", json.loads(hparams))
-loop = preparation.make_loop(config, preparation.write_data(config, 64))
+loop = measurement.make_loop(config, measurement.write_data(config, 64))
 print(json.dumps([loop(1) for _ in range(3)]))
 """
 

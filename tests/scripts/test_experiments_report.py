@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables and fitness of measures, on numbers worked out by hand; the task of marks."""
 
-import marks_task
 import pytest
 import report
+import scales
 from report import RANDOM, Comparison, Row, Variant
 
 from tests.helpers.runs import ROOT
@@ -65,15 +65,15 @@ def test_words_carry_the_mark_that_follows_them():
     line = '"Yes, Watson\'s here;" he said. 42 -- Why?!'
     words = "yes watson's here he said why".split()
     tags = ["B-comma", "O", "B-stop", "O", "B-stop", "B-stop"]
-    assert marks_task.tagged(line) == list(zip(words, tags, strict=True))
+    assert scales.tagged(line) == list(zip(words, tags, strict=True))
 
 
 def test_splits_of_the_marks_task_do_not_overlap(tmp_path):
-    marks_task.write(tmp_path, ROOT / "examples")
+    scales.write_marks(tmp_path, ROOT / "examples")
     parts = {}
     for split in ("train", "tuning", "test"):
         text = (tmp_path / f"marks_{split}.txt").read_text().strip()
         parts[split] = set(text.split("\n\n"))
-    assert len(parts["train"]) == marks_task.PASSAGES["train"]
+    assert len(parts["train"]) == scales.PASSAGES["train"]
     assert not parts["train"] & parts["test"] and not parts["train"] & parts["tuning"]
     assert not parts["tuning"] & parts["test"]

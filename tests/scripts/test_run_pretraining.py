@@ -271,7 +271,9 @@ def test_the_debug_run_of_the_original(data):
     hparams = {"debug": True, "max_seq_length": 32, "num_train_steps": 2}
     hparams |= {"model_hparam_overrides": {"num_hidden_layers": 1}}
     done = pretrain_eagerly(data, "debug", hparams)
-    assert "train_batch_size: 8\n" in done.stdout
+    saved = json.loads((data / "models" / "debug" / "config.json").read_text())
+    assert saved["train_batch_size"] == 8
+    assert "debug: true\n" in done.stdout and "train_batch_size" not in done.stdout
     assert "\n2/2 " in done.stdout
 
 
