@@ -4,4 +4,4 @@
 from electra_tf.commands import run
 
 if __name__ == "__main__":
-    run("build_data")
+    run("build-data")

@@ -8,7 +8,7 @@ and does not import TensorFlow.
 import importlib
 from typing import Any
 
-from electra_tf import keras_registry, startup
+from electra_tf import startup
 
 __version__ = "0.1.0"
 
@@ -49,5 +49,5 @@ def __dir__() -> list[str]:
     return __all__
 
 
-keras_registry.install()
+startup.register_classes()
 startup.filter_import()

@@ -17,7 +17,6 @@ from typing import Any
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.data import dataset_building, vocabulary_training
 from electra_tf.data.record_making import BuildSettings
-from electra_tf.errors import UserError
 from electra_tf.jobs.job import Runner
 from electra_tf.paths import escape
 from electra_tf.text import corpus, units
@@ -26,8 +25,6 @@ from electra_tf.text.vocabulary import (
     Vocabulary,
     resolve_settings,
     settings_path,
-    write_settings,
-    write_tokens,
 )
 
 # Removed when the process ends.
@@ -61,16 +58,16 @@ def train_vocabulary(
     if not output_file:
         _temporary.append(tempfile.TemporaryDirectory(prefix="electra_tf_vocabulary_"))
         output_file = os.path.join(_temporary[-1].name, "vocab.txt")
-    path = os.fspath(output_file)
-    counts = vocabulary_training.count(
-        text, config, units.Reading(), path, Runner(num_processes)
+    vocab, *_ = vocabulary_training.build(
+        text,
+        config,
+        units.Reading(),
+        os.fspath(output_file),
+        Runner(num_processes),
+        size,
+        min_frequency,
+        corpus={"corpus": os.fspath(corpus_files)},
     )
-    if not counts.words:
-        raise UserError(f"the corpus {corpus_files} holds no words.")
-    trained = vocabulary_training.train(counts.words, config, size, min_frequency)
-    vocab = Vocabulary(tuple(trained.tokens), path)
-    write_settings(vocab, config, corpus={"corpus": os.fspath(corpus_files)})
-    write_tokens(path, vocab.tokens)
     return vocab
 
 

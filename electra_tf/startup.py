@@ -1,9 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Imports TensorFlow for a script, without the notices it prints whatever one does."""
+"""What is done around the import of TensorFlow, Keras and PyTorch.
+
+TensorFlow comes without the notices that it prints whatever one does. Keras looks a
+class up by its registered name and imports no module for it: a stand-in under each of
+our names imports the module when a file needs it, so that `import electra_tf` alone
+serves `keras.models.load_model` and stays quick.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.abc
 import importlib.util
 import os
@@ -11,6 +18,7 @@ import re
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 # Printed by C++ code on every start, before any log level applies.
 _NOTICES = re.compile(
@@ -76,6 +84,53 @@ def filter_import() -> None:
 
     if "tensorflow" not in sys.modules:
         on_import("tensorflow", filtered)
+
+
+# Module -> its classes that Keras's registry has.
+CLASSES = {
+    "finetune.model": "ClassificationHead FinetuningModel MultilabelHead "
+    "QuestionAnsweringHead RegressionHead TaggingHead",
+    "model.encoder": "DisentangledEmbeddings Embeddings Encoder TextEncoder",
+    "model.transformer_layer": "Attention Intermediate LayerNorm Residual "
+    "SelfAttention TransformerLayer _Dense",
+    "pretrain.generators": "MaskedLMGenerator MixtureGenerator TiedGenerator "
+    "TwoTowerGenerator UniformGenerator UnigramGenerator",
+    "pretrain.heads": "DiscriminatorPredictions MaskedLMHead Transform",
+    "pretrain.pretraining": "ElectraPretrainer",
+    "train.optimization": "AdamWeightDecay InPhases LayerwiseDecay ScopedRate "
+    "WarmupPolynomialDecay WarmupStableDecay",
+}
+
+
+class _StandIn(NamedTuple):
+    """Stands in Keras's registry for a class whose module is not imported yet."""
+
+    module: str
+    name: str
+
+    def from_config(self, config: dict, **options) -> Any:
+        module = importlib.import_module(f"electra_tf.{self.module}")
+        return getattr(module, self.name).from_config(config, **options)
+
+
+def _register(keras: Any) -> None:
+    registry = keras.saving.get_custom_objects()
+    for module, names in CLASSES.items():
+        for name in names.split():
+            registry.setdefault(f"electra_tf>{name}", _StandIn(module, name))
+
+
+def register_classes() -> None:
+    """Registers `CLASSES` with Keras, at once or when it is imported."""
+
+    def execute_and_register(execute: Callable, keras: types.ModuleType) -> None:
+        execute(keras)
+        _register(keras)
+
+    if sys.modules.get("keras"):
+        _register(sys.modules["keras"])
+    else:
+        on_import("keras", execute_and_register)
 
 
 def keep_triton_out() -> None:

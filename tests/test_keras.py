@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 import electra_tf as et
-from electra_tf import keras_registry
+from electra_tf import startup
 from electra_tf.pretrain.metrics import DISCRIMINATOR_METRICS, evaluation_metrics
 from electra_tf.pretrain.pretraining import RunningMetric
 from tests.helpers import without_tensorflow
@@ -126,7 +126,7 @@ def test_registry_lists_every_class():
     registered = keras.saving.get_custom_objects()
     listed = {
         f"electra_tf>{name}": importlib.import_module(f"electra_tf.{module}")
-        for module, names in keras_registry.CLASSES.items()
+        for module, names in startup.CLASSES.items()
         for name in names.split()
     }
     assert listed.keys() == {n for n in registered if n.startswith("electra_tf>")}

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import electra_tf.commands
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.model import ModelConfig
 from electra_tf.config.pretraining import PretrainingConfig
@@ -116,11 +117,11 @@ def flags_of(script: str) -> set[str]:
     """A script's flags, by its source, that of cli and of what it imports beside it."""
     folder = os.path.dirname(script)
     modules = re.findall(r"^(?:from|import) (\w+)", TEXTS[script], re.MULTILINE)
-    shared = ("shared_flags", "building")
-    paths = [script, *(f"electra_tf/commands/{name}.py" for name in shared)]
+    paths = [script, "electra_tf/commands/shared_flags.py"]
     paths += [os.path.join(folder, f"{name}.py") for name in modules]
-    commands = re.findall(r"^    run\(\"(\w+)\"", TEXTS[script], re.MULTILINE)
-    paths += [f"electra_tf/commands/{name}.py" for name in commands]
+    names = re.findall(r"^    run\(\"([\w-]+)\"", TEXTS[script], re.MULTILINE)
+    commands = [electra_tf.commands.COMMANDS[name].partition(":")[0] for name in names]
+    paths += [f"electra_tf/{name.replace('.', '/')}.py" for name in commands]
     texts = [TEXTS.get(path, "") for path in paths]
     return {name.replace("-", "_") for text in texts for name in DEFINED.findall(text)}
 

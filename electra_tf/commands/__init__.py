@@ -11,37 +11,40 @@ from collections.abc import Sequence
 from electra_tf import cli
 from electra_tf.errors import EXIT_FLAGS, EXIT_OK
 
-# What `electra-tf` takes -> the module here.
+# What `electra-tf` takes -> module of the package, and the function that defines the
+# flags of this command and returns its main where the module has several.
 COMMANDS = {
-    "pretrain": "pretrain",
-    "finetune": "finetune",
-    "infer": "infer",
-    "export": "export",
-    "build-vocab": "build_vocab",
-    "build-data": "build_data",
-    "build-openwebtext": "build_openwebtext",
-    "flops": "flops",
+    "pretrain": "commands.pretrain",
+    "finetune": "commands.finetune",
+    "infer": "commands.infer",
+    "export": "commands.export",
+    "build-vocab": "commands.build_vocab",
+    "build-data": "commands.build_data:from_corpus",
+    "build-openwebtext": "commands.build_data:from_openwebtext",
+    "flops": "pretrain.flops",
 }
 _USAGE = f"""\
 usage: electra-tf COMMAND [flags]; electra-tf COMMAND --help lists the flags.
 Commands: {", ".join(COMMANDS)}."""
 
 
-def run(module: str, argv: Sequence[str] | None = None) -> None:
-    """Runs a command of this package and exits.
+def run(name: str, argv: Sequence[str] | None = None) -> None:
+    """Runs one of `COMMANDS` and exits.
 
     Args:
       argv: the program and the command's flags; by default the command line.
     """
-    command = importlib.import_module(f"{__name__}.{module}")
-    cli.run(command.main, vars(command).get("SUBCOMMANDS"), argv)
+    module, _, define = COMMANDS[name].partition(":")
+    command = importlib.import_module(f"electra_tf.{module}")
+    main = getattr(command, define)() if define else command.main
+    cli.run(main, vars(command).get("SUBCOMMANDS"), argv)
 
 
 def main() -> None:
     """The entry point `electra-tf`."""
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in COMMANDS:
-        run(COMMANDS[name], [sys.argv[0], *sys.argv[2:]])
+        run(name, [sys.argv[0], *sys.argv[2:]])
     if name in ("-h", "--help"):
         print(_USAGE)
         sys.exit(EXIT_OK)

@@ -3,37 +3,151 @@
 
     python3 build_pretraining_dataset.py --corpus-dir C --vocab-file V --output-dir O \\
         --max-seq-length 128 --num-processes 4
+    python3 build_openwebtext_pretraining_dataset.py --data-dir D --num-processes 5
 
 The corpus is a directory of UTF-8 text files, one sentence or paragraph a line, a blank
 line between documents, or of JSON Lines, each record a document; both may be compressed
 or in tar archives; of Parquet or Arrow files; or a prepared data set of
-tensorflow_datasets (--tfds). Run an interrupted command again and it goes on where it
-was.
+tensorflow_datasets (--tfds).
+
+build_openwebtext_pretraining_dataset.py reads OpenWebText's D/openwebtext/*.xz (tar
+archives of web pages, straight from the archives) with the vocabulary D/vocab.txt, and
+writes D/pretrain_tfrecords.
+
+Run an interrupted command again and it goes on where it was.
 """
+
+import os
+from collections.abc import Callable
+from typing import Any
 
 from absl import flags
 
-from electra_tf.commands import building
+from electra_tf import cli
+from electra_tf.commands import shared_flags
 from electra_tf.commands.shared_flags import define_path
+from electra_tf.data import dataset_building
+from electra_tf.data.filters import Filters
+from electra_tf.data.record_making import BuildSettings
+from electra_tf.storage.remote import fetch
+from electra_tf.text import units
+from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
 FLAGS = flags.FLAGS
 
-_corpus = building.define_corpus()
-define_path("vocab_file", "Vocabulary, one wordpiece a line.")
-define_path("output_dir", "Where the shards go; new or empty.")
-flags.DEFINE_boolean(
-    "blanks_separate_docs",
-    None,
-    "Whether a blank line ends a document. Default: true for text files; false for "
-    "records of JSON Lines, tables and tensorflow_datasets, each of them a document.",
-)
-_build = building.define_flags()
-flags.mark_flags_as_required(["vocab_file", "output_dir"])
+
+def from_corpus() -> Callable[[list[str]], None]:
+    """The command for any corpus: defines its flags; what is returned is its main."""
+    shared_flags.define_corpus()
+    define_path("vocab_file", "Vocabulary, one wordpiece a line.")
+    define_path("output_dir", "Where the shards go; new or empty.")
+    flags.DEFINE_boolean(
+        "blanks_separate_docs",
+        None,
+        "Whether a blank line ends a document. Default: true for text files; false for "
+        "records of JSON Lines, tables and tensorflow_datasets, each of them a "
+        "document.",
+    )
+    build = _define_build()
+    flags.mark_flags_as_required(["vocab_file", "output_dir"])
+
+    def main(_):
+        shared_flags.check_corpus("vocab_file", "output_dir")
+        places = FLAGS.vocab_file, FLAGS.output_dir
+        build(shared_flags.read_corpus, *places, FLAGS.blanks_separate_docs)
+
+    return main
 
 
-def main(_):
-    """Builds the data as the flags say."""
-    place = {"vocab_file": FLAGS.vocab_file, "output_dir": FLAGS.output_dir}
-    _corpus.check()
-    _corpus.check_outside(**place)
-    _build(_corpus.read, **place, blanks_separate_docs=FLAGS.blanks_separate_docs)
+def from_openwebtext() -> Callable[[list[str]], None]:
+    """The command for OpenWebText, as `from_corpus`."""
+    shared_flags.define_encoding_errors()
+    define_path(
+        "data_dir", "Directory with openwebtext/ and vocab.txt; data goes there too."
+    )
+    build = _define_build()
+    flags.mark_flag_as_required("data_dir")
+
+    def main(_):
+        source, vocab_file, output_dir = (
+            os.path.join(FLAGS.data_dir, name)
+            for name in ("openwebtext", "vocab.txt", "pretrain_tfrecords")
+        )
+
+        def read() -> tuple[units.Corpus, units.Reading]:
+            corpus = units.archive_corpus(fetch(source))
+            return corpus, units.Reading(FLAGS.encoding_errors)
+
+        # Every page is a file; blank lines in it separate paragraphs.
+        build(read, vocab_file, output_dir, False)
+
+    return main
+
+
+def _define_build() -> Callable[..., None]:
+    """Defines the flags of both commands; what is returned builds as they say."""
+    flags.DEFINE_integer("max_seq_length", 128, "Tokens of an example.")
+    flags.DEFINE_integer(
+        "num_processes",
+        1,
+        "Processes to share the work; the result is always the same.",
+    )
+    usual = "Default: as the vocabulary was built, else true."
+    cli.define_pair(
+        "do_lower_case", "no_lower_case", None, f"Lower-case the text. {usual}"
+    )
+    accents = ("strip_accents", "no_strip_accents", None, f"Strip accents. {usual}")
+    cli.define_pair(*accents, positive="do_strip_accents")
+    flags.DEFINE_integer("seed", 42, "Seed of all random choices.")
+    flags.DEFINE_integer(
+        "num_out_files", None, "Number of shards. Default: one for 4 to 64 MB."
+    )
+    filters, beam_args = _define_filters(), shared_flags.define_runner()
+
+    def build(
+        read: Callable[[], tuple[units.Corpus, units.Reading]],
+        vocab_file: str,
+        output_dir: str,
+        blanks_separate_docs: bool | None,
+    ) -> None:
+        options, vocab = beam_args(), Vocabulary.load(vocab_file)
+        text, reading = read()
+        settings = BuildSettings(
+            vocab_file=vocab_file,
+            tokenizer=resolve_settings(vocab, FLAGS.do_lower_case, FLAGS.strip_accents),
+            max_seq_length=FLAGS.max_seq_length,
+            blanks_separate_docs=blanks_separate_docs,
+            seed=FLAGS.seed,
+            reading=reading,
+            filters=Filters.of_flags(filters),
+        )
+        dataset_building.build(
+            text,
+            output_dir,
+            settings,
+            num_processes=FLAGS.num_processes,
+            num_shards=FLAGS.num_out_files,
+            beam_args=options,
+        )
+
+    return build
+
+
+def _define_filters() -> dict[str, Any]:
+    """Defines the flags of `data.filters.Filters`; FlagHolders by field."""
+    length = "Leave out documents of fewer characters (0: none)."
+    letters = "Leave out documents with a smaller share of letters, as 0.5 (0: none)."
+    languages = "Leave out documents in languages other than these, as de,en."
+    documents = "Leave out documents that are equal to an earlier one."
+    near = "Leave out documents that are nearly equal to an earlier one (MinHash)."
+    lines = "Leave out lines that are equal to an earlier one, of any document."
+    return {
+        "min_chars": flags.DEFINE_integer("min_document_chars", 0, length),
+        "min_letters": flags.DEFINE_float("min_letters", 0.0, letters),
+        "languages": flags.DEFINE_list("languages", [], languages),
+        "duplicate_documents": flags.DEFINE_boolean(
+            "drop_duplicate_documents", False, documents
+        ),
+        "near_duplicates": flags.DEFINE_boolean("drop_near_duplicates", False, near),
+        "duplicate_lines": flags.DEFINE_boolean("drop_duplicate_lines", False, lines),
+    }

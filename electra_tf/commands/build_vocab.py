@@ -13,25 +13,16 @@ import os
 
 from absl import flags
 
-import electra_tf
 from electra_tf import cli
-from electra_tf.commands import building, shared_flags
+from electra_tf.commands import shared_flags
 from electra_tf.errors import EXIT_FLAGS, UserError
 from electra_tf.paths import shown
 from electra_tf.storage.files import check_place
-from electra_tf.storage.remote import check_writable, names_in, put
+from electra_tf.storage.remote import check_writable, names_in
 from electra_tf.text import corpus, records
-from electra_tf.text.vocabulary import (
-    MAX_CHARS_PER_WORD,
-    SPECIAL_TOKENS,
-    TokenizerConfig,
-    Vocabulary,
-    settings_path,
-    write_settings,
-    write_tokens,
-)
+from electra_tf.text.vocabulary import SPECIAL_TOKENS, TokenizerConfig, settings_path
 
-_CORPUS = building.define_corpus()
+shared_flags.define_corpus()
 _VOCAB_SIZE = flags.DEFINE_integer(
     "vocab_size", 30522, "Number of tokens, special ones included.", lower_bound=1
 )
@@ -60,7 +51,6 @@ _NUM_PROCESSES = flags.DEFINE_integer(
     "num_processes", None, "Processes that count words (default: one per core)."
 )
 _BEAM_ARGS = shared_flags.define_runner()
-_ENCODING_ERRORS = building.define_encoding_errors()
 _OVERWRITE = flags.DEFINE_boolean(
     "overwrite", False, "Replace the output file if it exists."
 )
@@ -72,82 +62,46 @@ def main(argv: list[str]) -> None:
     output = _check_flags()
     # Imported late, so that wrong flags are reported first.
     from electra_tf.data import vocabulary_training
+    from electra_tf.jobs.job import Runner
 
     config = TokenizerConfig(_LOWER.value, _ACCENTS.value)
-    source, counts = _count_words(config)
-    if not counts.words and counts.num_too_long:
-        raise UserError(f"the corpus has only {_too_long(counts.num_too_long)}")
-    if not counts.words:
-        raise UserError(
-            f"the corpus {_CORPUS.tfds.value or _CORPUS.directory.value} holds no "
-            "words.\nIs it the right one? A vocabulary needs text to learn from."
-        )
-    trained = vocabulary_training.train(
-        counts.words, config, _VOCAB_SIZE.value, _MIN_FREQUENCY.value, _NUM_UNUSED.value
-    )
-    vocab = Vocabulary(tuple(trained.tokens), output)
-    num_words = counts.words.total() + counts.num_forgotten
-    # The settings first: a vocabulary without them would pass for an uncased one.
-    write_settings(
-        vocab,
+    text, reading = shared_flags.read_corpus()
+    if spec := flags.FLAGS.tfds:
+        name, *_ = records.open_tfds(spec, reading.tfds_data_dir)
+        source = {"tfds": f"{name}:{spec.rpartition(':')[2]}"}
+    else:
+        source = {"corpus_dir": flags.FLAGS.corpus_dir, "num_files": text.num_files}
+    vocab, counts, num_padding = vocabulary_training.build(
+        text,
         config,
-        tool=f"build_vocab.py of electra_tf {electra_tf.__version__}",
+        reading,
+        output,
+        Runner(_NUM_PROCESSES.value or os.cpu_count(), _BEAM_ARGS()),
+        _VOCAB_SIZE.value,
+        _MIN_FREQUENCY.value,
+        _NUM_UNUSED.value,
         corpus=source,
-        num_words=num_words,
-        num_distinct_words=len(counts.words),
-        num_words_forgotten=counts.num_forgotten,
-        num_words_too_long=counts.num_too_long,
-        num_bytes_not_utf8=counts.replaced_in.total(),
-        min_frequency=_MIN_FREQUENCY.value,
-        num_unused=_NUM_UNUSED.value + trained.num_padding,
     )
-    write_tokens(output, vocab.tokens)
-    put(settings_path(output))
-    put(output)
+    num_words = counts.words.total() + counts.num_forgotten
     print(
         f"{shown(output)}: {len(vocab)} tokens ({config}) from {num_words:,} words, "
         f"{len(counts.words):,} of them different."
     )
-    if counts.num_too_long:
-        print(f"Left out: {_too_long(counts.num_too_long)}")
+    if number := counts.num_too_long:
+        print(f"Left out: {vocabulary_training.describe_too_long(number)}")
     if counts.replaced_in:
         print(f"Left out: {corpus.describe_replaced(counts.replaced_in)}.")
-    if trained.num_padding:
+    if num_padding:
         print(
-            f"The corpus gave no more than {len(vocab) - trained.num_padding} tokens: "
-            f"the last {trained.num_padding} are [unusedN].\n"
+            f"The corpus gave no more than {len(vocab) - num_padding} tokens: "
+            f"the last {num_padding} are [unusedN].\n"
             "A smaller --vocab-size would do, or --min-frequency 1."
         )
 
 
-def _too_long(number: int) -> str:
-    return (
-        f"{number:,} words of more than {MAX_CHARS_PER_WORD} characters, which are "
-        "[UNK].\nA script without spaces needs some between words, or shorter lines."
-    )
-
-
-def _count_words(config: TokenizerConfig):
-    """The words of the corpus: (what it is, for the settings; their counts)."""
-    from electra_tf.data import vocabulary_training
-    from electra_tf.jobs.job import Runner
-
-    text, reading = _CORPUS.read(_ENCODING_ERRORS.value)
-    if _CORPUS.tfds.value:
-        spec = _CORPUS.tfds.value
-        name, *_ = records.open_tfds(spec, reading.tfds_data_dir)
-        source = {"tfds": f"{name}:{spec.rpartition(':')[2]}"}
-    else:
-        source = {"corpus_dir": _CORPUS.directory.value, "num_files": text.num_files}
-    runner = Runner(_NUM_PROCESSES.value or os.cpu_count(), _BEAM_ARGS())
-    return source, vocabulary_training.count(
-        text, config, reading, _OUTPUT_FILE.value, runner
-    )
-
-
 def _check_flags() -> str:
     """Raises UserError for flags that do not go together; returns the output file."""
-    _CORPUS.check(EXIT_FLAGS)
+    shared_flags.check_corpus("output_file", exit_code=EXIT_FLAGS)
     least = len(SPECIAL_TOKENS) + _NUM_UNUSED.value
     if _VOCAB_SIZE.value <= least:
         raise UserError(
@@ -161,7 +115,6 @@ def _check_flags() -> str:
     folder = os.path.dirname(output) or "."
     check_writable(folder)
     check_place(folder)
-    _CORPUS.check_outside(output_file=output)
     for path in (output, settings_path(output)):
         there = os.path.basename(path) in names_in(folder)
         if there and not _OVERWRITE.value:

@@ -7,8 +7,11 @@ from typing import Any
 from absl import flags
 
 from electra_tf import cli
-from electra_tf.errors import EXIT_FLAGS, UserError
+from electra_tf.errors import EXIT_CONFIG, EXIT_FLAGS, UserError
+from electra_tf.storage.remote import fetch
+from electra_tf.text import corpus, units
 
+FLAGS = flags.FLAGS
 # Flags defined through this module belong to the command that asked for them.
 flags.disclaim_key_flags()
 
@@ -61,7 +64,7 @@ def define_runner(processes: str = "num_processes") -> Callable[[], str | None]:
 
     def beam_args() -> str | None:
         if runner.value == "beam":
-            if flags.FLAGS[processes].present:
+            if FLAGS[processes].present:
                 name = processes.replace("_", "-")
                 raise UserError(
                     f"--{name} is for --runner local; Beam takes the number of workers"
@@ -75,3 +78,61 @@ def define_runner(processes: str = "num_processes") -> Callable[[], str | None]:
         return None
 
     return beam_args
+
+
+def define_corpus() -> None:
+    """Defines the flags that name a corpus, and --encoding-errors."""
+    define_path(
+        "corpus_dir",
+        "Directory of text: .jsonl, .ndjson and .json (JSON Lines), .parquet, "
+        ".arrow and tar archives by their names, all other files as lines; also in "
+        ".gz, .xz, .zst, .bz2.",
+    )
+    flags.DEFINE_string(
+        "text_key",
+        "text",
+        "Where the text is in JSON Lines, Parquet and Arrow; a/b is b inside a.",
+    )
+    flags.DEFINE_string(
+        "tfds",
+        None,
+        "Instead of --corpus-dir: NAME:FIELD of a prepared data set of "
+        "tensorflow_datasets, such as wikipedia/20230601.en:text.",
+    )
+    cli.define_path("tfds_data_dir", None, "Where tensorflow_datasets keeps its data.")
+    define_encoding_errors()
+
+
+def check_corpus(*others: str, exit_code: int = EXIT_CONFIG) -> None:
+    """Raises `UserError` unless there is one corpus, without the paths of flags in it.
+
+    Args:
+      others: these flags.
+    """
+    directory = FLAGS.corpus_dir
+    if bool(directory) == bool(FLAGS.tfds):
+        raise UserError("give either --corpus-dir or --tfds.", exit_code)
+    for name in others if directory else ():
+        corpus.check_outside(
+            FLAGS[name].value, directory, f"--{name.replace('_', '-')}"
+        )
+
+
+def read_corpus() -> tuple[units.Corpus, units.Reading]:
+    """The corpus, and how its texts are read."""
+    key, data_dir = FLAGS.text_key, FLAGS.tfds_data_dir
+    reading = units.Reading(FLAGS.encoding_errors, key, data_dir)
+    if FLAGS.tfds:
+        return units.tfds_corpus(FLAGS.tfds, data_dir), reading
+    return units.file_corpus(fetch(FLAGS.corpus_dir), key), reading
+
+
+def define_encoding_errors() -> None:
+    """Defines --encoding-errors."""
+    flags.DEFINE_enum(
+        "encoding_errors",
+        "strict",
+        corpus.ENCODING_ERRORS,
+        "What to do with bytes that are not UTF-8: stop, or leave them out and count "
+        "them.",
+    )

@@ -3,10 +3,10 @@
 
 from typing import Any
 
-from electra_tf.config import finetuning, original, pretraining
+from electra_tf.config import finetuning, pretraining
 from electra_tf.config.hparams import markdown_list, show
 from electra_tf.config.model import SIZES, ModelConfig
-from electra_tf.config.objectives import OBJECTIVES
+from electra_tf.config.objectives import OBJECTIVES, OriginalHparams
 from electra_tf.config.run import RunConfig
 
 _PAGE = """\
@@ -73,7 +73,7 @@ def _page() -> str:
             for name, kind in OBJECTIVES.items()
             if kind.presets or kind.needs
         ),
-        original=markdown_list(original.OriginalHparams),
+        original=markdown_list(OriginalHparams),
         debug=settings(pretraining.DEBUG_PRESET),
         finetuning=markdown_list(finetuning.FinetuningConfig, RunConfig),
         long=settings(finetuning.LONG_PRESET),

@@ -53,10 +53,10 @@ def hparam(
     default: Any,
     doc: str,
     allowed: str | tuple[Any, ...] = "",
+    applies_to: Mapping[str, Collection[Any]] = MappingProxyType({}),
     *,
     role: Role,
     here: bool = False,
-    applies_to: Mapping[str, Collection[Any]] = MappingProxyType({}),
     if_idle: str = "refuse",
 ) -> Any:
     """A dataclass field with its documentation, its role and the allowed values.
@@ -65,8 +65,8 @@ def hparam(
 
     Args:
       allowed: the values to choose from, or limits such as ">= 0 and < 1".
-      here: of places, whether it has to be on this machine.
       applies_to: other hparams -> those of their values with which it has an effect.
+      here: of places, whether it has to be on this machine.
       if_idle: without effect, another value than the default is to "refuse", to "note"
         or to "ignore".
     """

@@ -9,23 +9,32 @@ comment, and runs that set only `model_size` diverged.
 import dataclasses
 import itertools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
-from electra_tf.config import original, phases, rules
-from electra_tf.config.generators import GENERATORS, GeneratorKind
 from electra_tf.config.hparams import (
     SHARE,
     applicable,
     check,
     identity,
+    idle_fields,
     place,
     read_hparams,
     setting,
+    show,
 )
 from electra_tf.config.model import ModelConfig, generator_config
-from electra_tf.config.objectives import DISCRIMINATOR_HEAD, OBJECTIVES
-from electra_tf.config.run import RunConfig, run_directory
+from electra_tf.config.objectives import (
+    DISCRIMINATOR_HEAD,
+    GENERATORS,
+    OBJECTIVES,
+    ORIGINAL_NAMES,
+    GeneratorKind,
+    OriginalHparams,
+    overridden,
+    translated,
+)
+from electra_tf.config.run import RunConfig, check_heads, run_directory
 from electra_tf.errors import UserError
 from electra_tf.paths import escape
 
@@ -57,6 +66,19 @@ DEBUG_PRESET = {
     "num_eval_steps": 2,
     "contrastive_group": 4,
 }
+
+# What each phase has, the run's being that of the last; what a phase may have instead
+# of the run's; where its files lie.
+PHASE_SETTINGS = (
+    *("num_train_steps", "max_seq_length", "train_batch_size"),
+    *("gradient_accumulation_steps", "learning_rate", "num_warmup_steps"),
+    *("schedule", "lr_decay_power", "decay_proportion"),
+)
+PHASE_INSTEAD = (
+    *("mask_prob", "temperature", "temperature_start", "unigram_share"),
+    "sampling_alpha",
+)
+_PHASE_PLACES = ("pretrain_tfrecords", "eval_tfrecords")
 
 
 def _objectives(*names: str) -> dict[str, Any]:
@@ -145,61 +167,47 @@ class PretrainingConfig(RunConfig):
     objective: str = identity(
         "electra", "What to learn (docs/recipes.md).", tuple(OBJECTIVES)
     )
-    gen_weight: float = setting(
-        1.0, "Weight of the generator's loss.", ">= 0", applies_to=_LEARNS
-    )
+    gen_weight: float = setting(1.0, "Weight of the generator's loss.", ">= 0", _LEARNS)
     disc_weight: float = setting(50.0, "Weight of the discriminator's loss.", ">= 0")
     mask_prob: float = setting(0.15, "Fraction of tokens to mask.", "> 0 and < 1")
     repeated_masks: str = setting(
         "original",
         "original: a position drawn twice gets the mean id; fixed: none is.",
         ("original", "fixed"),
-        applies_to=_MASKS_SOME,
+        _MASKS_SOME,
     )
     mask_unit: str = setting(
-        "token", "Mask tokens or whole words.", ("token", "word"), applies_to=_MASKING
+        "token", "Mask tokens or whole words.", ("token", "word"), _MASKING
     )
     word_list: str | None = place(
         None, "Words of scripts without spaces.", applies_to={"mask_unit": ["word"]}
     )
     mask_token_share: float = setting(
-        0.85, "Masked positions that become [MASK].", SHARE, applies_to=_MASKING
+        0.85, "Masked positions that become [MASK].", SHARE, _MASKING
     )
     random_token_share: float = setting(
-        0.0,
-        "Share that becomes a random token; the rest stays.",
-        SHARE,
-        applies_to=_MASKING,
+        0.0, "Share that becomes a random token; the rest stays.", SHARE, _MASKING
     )
     rare_mask_power: float = setting(
-        0.0,
-        "Mask tokens in proportion to count ** -power.",
-        ">= 0 and <= 2",
-        applies_to=_RARE,
+        0.0, "Mask tokens in proportion to count ** -power.", ">= 0 and <= 2", _RARE
     )
-    intact_share: float = setting(
-        0.2, "Sequences that stay intact.", SHARE, applies_to=_SENTENCE
-    )
+    intact_share: float = setting(0.2, "Sequences that stay intact.", SHARE, _SENTENCE)
     sentence_weight: float = setting(
-        1.0, "Weight of the loss on whole sequences.", ">= 0", applies_to=_SENTENCE
+        1.0, "Weight of the loss on whole sequences.", ">= 0", _SENTENCE
     )
-    token_weight: float = setting(
-        1.0, "Weight of the loss of tokens.", "> 0", applies_to=_TOKENS
-    )
-    num_candidates: int = setting(
-        5, "Tokens to choose from.", ">= 2", applies_to=_CHOICE
-    )
+    token_weight: float = setting(1.0, "Weight of the loss of tokens.", "> 0", _TOKENS)
+    num_candidates: int = setting(5, "Tokens to choose from.", ">= 2", _CHOICE)
     contrastive_weight: float = identity(
-        0.0, "Weight of the loss on cropped sequences.", ">= 0", applies_to=_CONTRAST
+        0.0, "Weight of the loss on cropped sequences.", ">= 0", _CONTRAST
     )
     contrastive_group: int = setting(
         32, "Sequences that are contrasted with each other.", ">= 2"
     )
     electra_15_positions: str = setting(
-        "masked", "Tokens to learn from.", ("masked", "other"), applies_to=_ELECTRA_15
+        "masked", "Tokens to learn from.", ("masked", "other"), _ELECTRA_15
     )
     stage_one_steps: int | None = identity(
-        None, "Steps of stage one; null: half.", ">= 1", applies_to=_STAGES
+        None, "Steps of stage one; null: half.", ">= 1", _STAGES
     )
     init_discriminator: bool = identity(
         True, "From the generator's weights; false: random.", applies_to=_STAGES
@@ -219,21 +227,19 @@ class PretrainingConfig(RunConfig):
         ("original", "linear", "polynomial", "wsd", "constant"),
     )
     decay_proportion: float = setting(
-        0.1, "Last part, in which wsd decays.", "> 0 and <= 1", applies_to=_WSD
+        0.1, "Last part, in which wsd decays.", "> 0 and <= 1", _WSD
     )
     learning_rate: float = setting(5e-4, "Peak of the schedule.", "> 0")
     generator_learning_rate: float | None = setting(
-        None, "The generator's peak; null: the same.", "> 0", applies_to=_OWN_LEARNS
+        None, "The generator's peak; null: the same.", "> 0", _OWN_LEARNS
     )
     clip_by: str = setting(
         "all",
         "Clip gradients by the norm of all, or of each network.",
         ("all", "network"),
-        applies_to=_OWN_LEARNS,
+        _OWN_LEARNS,
     )
-    lr_decay_power: float = setting(
-        1.0, "Power of the decay.", ">= 0", applies_to=_POLYNOMIAL
-    )
+    lr_decay_power: float = setting(1.0, "Power of the decay.", ">= 0", _POLYNOMIAL)
     num_warmup_steps: int = setting(10000, "Steps of linear warm-up.", ">= 0")
     on_bad_record: str = setting(
         "stop", "On a damaged record: stop, or skip and count it.", ("stop", "skip")
@@ -255,7 +261,7 @@ class PretrainingConfig(RunConfig):
         0, "Steps between evaluations in training; 0: none.", ">= 0"
     )
     sample_steps: int = setting(
-        0, "Steps between samples; 0: none.", ">= 0", applies_to=_DISCRIMINATOR
+        0, "Steps between samples; 0: none.", ">= 0", _DISCRIMINATOR
     )
     peer_timeout: float = place(
         600.0, "Seconds to wait for other workers (TF_CONFIG).", "> 0"
@@ -271,7 +277,7 @@ class PretrainingConfig(RunConfig):
         "shared",
         "untied: two tables; disentangled: shared without gradient plus a residual.",
         ("shared", "untied", "disentangled"),
-        applies_to=_OWN_ENCODERS,
+        _OWN_ENCODERS,
         if_idle="note",
     )
     generator_layers: float = identity(
@@ -289,26 +295,19 @@ class PretrainingConfig(RunConfig):
         False, "Never sample the original.", applies_to=_SAMPLES, if_idle="note"
     )
     temperature: float = setting(
-        1.0,
-        "Divides the generator's logits.",
-        "> 0",
-        applies_to=_LOGITS,
-        if_idle="note",
+        1.0, "Divides the generator's logits.", "> 0", _LOGITS, if_idle="note"
     )
     temperature_start: float | None = setting(
-        None, "Temperature at the first step.", "> 0", applies_to=_CURRICULUM
+        None, "Temperature at the first step.", "> 0", _CURRICULUM
     )
     unigram_share: float = setting(
-        0.0, "Samples by word frequency at first.", SHARE, applies_to=_CURRICULUM
+        0.0, "Samples by word frequency at first.", SHARE, _CURRICULUM
     )
     curriculum_decay: str = setting(
-        "exponential",
-        "How the two above fall.",
-        ("exponential", "linear"),
-        applies_to=_CURRICULUM,
+        "exponential", "How the two above fall.", ("exponential", "linear"), _CURRICULUM
     )
     generator_dropout: float | None = setting(
-        None, "null: the discriminator's.", ">= 0 and < 1", applies_to=_OWN_ENCODERS
+        None, "null: the discriminator's.", ">= 0 and < 1", _OWN_ENCODERS
     )
 
     # Batches.
@@ -377,7 +376,11 @@ class PretrainingConfig(RunConfig):
 
     def settings(self) -> dict[str, Any]:
         """The hparams that are stored with a run's checkpoints and results."""
-        return super().settings() | {"phases": phases.without_places(self.phases)}
+        phases = [
+            {k: v for k, v in phase.items() if k not in _PHASE_PLACES}
+            for phase in self.phases
+        ]
+        return super().settings() | {"phases": phases}
 
     def run_phases(self) -> list[Phase]:
         """The parts of the run, in order; one for most runs."""
@@ -396,8 +399,7 @@ class PretrainingConfig(RunConfig):
         usual = self.usual_locations()
         records = phase.get("pretrain_tfrecords", self.pretrain_tfrecords)
         if records == usual["pretrain_tfrecords"]:
-            folder = phases.folder_of(phase, self.phases)
-            records = _records_in(self.data_dir, folder)
+            records = _records_in(self.data_dir, data_folder(phase, self.phases))
         is_usual = self.eval_tfrecords == usual["eval_tfrecords"]
         evaluated = records if is_usual else self.eval_tfrecords
         own = {"pretrain_tfrecords": records, "eval_tfrecords": evaluated, **phase}
@@ -419,39 +421,73 @@ class PretrainingConfig(RunConfig):
 
     def notes(self) -> list[str]:
         """What a user should be told before a run starts; not errors."""
-        return super().notes() + rules.notes(self)
-
-    @classmethod
-    def from_hparams(
-        cls, data_dir, model_name, hparams=None, config=None, **kw
-    ) -> Self:
-        """See `RunConfig.from_hparams`."""
-        explicit = cls.explicit(hparams, config)
-        if explicit.get("phases"):
-            explicit = cls.explicit(hparams, phases.without_idle(config))
-            usual = {f.name: f.default for f in dataclasses.fields(cls)}
-            hparams = phases.resolve(explicit, usual | cls._presets(explicit))
-            config = None
-        return super().from_hparams(data_dir, model_name, hparams, config, **kw)
+        found = [
+            f"{field.name} is {show(value)}, without effect with {name} "
+            f"{getattr(self, name)}"
+            for field, name, value in _changed_in_vain(self)
+            if field.metadata["if_idle"] == "note"
+        ]
+        for name in ("temperature", "disallow_correct"):
+            value = getattr(self, name)
+            if self.objective == "electric" and value != getattr(type(self), name):
+                found.append(
+                    f"{name} is {show(value)}: Electric's samples are not of the q that"
+                    " its loss is made of, as in the original; its scores are not log p"
+                )
+        parts = self.run_phases()
+        for phase in parts:
+            warmup, steps = phase.config.num_warmup_steps, phase.config.num_train_steps
+            where = f" in phase {phase.number}" if len(parts) > 1 else ""
+            if warmup > steps and not self.debug:
+                found.append(
+                    f"num_warmup_steps ({warmup}) exceeds num_train_steps ({steps})"
+                    f"{where}: the learning rate never reaches its peak"
+                )
+        return super().notes() + found
 
     @classmethod
     def explicit(cls, hparams, config) -> dict[str, Any]:
         """See `RunConfig.explicit`; without the original's booleans."""
-        config = original.overridden(cls.checked(config or {}, "--config"), hparams)
-        return original.translated(super().explicit(hparams, config))
+        config = overridden(cls.checked(config or {}, "--config"), hparams)
+        if (hparams or {}).get("phases") != []:
+            # A saved config has what its phases say. As settings of the run, those
+            # would be for other phases that --hparams gives.
+            idle = _said_by_phases(config)
+            config = {k: v for k, v in config.items() if k not in idle or v != idle[k]}
+        explicit = translated(super().explicit(hparams, config))
+        for name, value in _said_by_phases(explicit).items():
+            if (given := explicit.pop(name, value)) != value:
+                raise UserError(
+                    f"{name} {show(given)} has no effect: each phase has its own, and "
+                    f"the run {show(value)}. Leave it out, or set it in phases"
+                )
+        return explicit
 
     @classmethod
     def checked(cls, hparams: dict[str, Any], source: str) -> dict[str, Any]:
         ours, booleans = dict(hparams), {}
-        for name in original.NAMES & hparams.keys():
+        for name in ORIGINAL_NAMES & hparams.keys():
             booleans[name] = ours.pop(name)
         if "objective" in ours and ours["objective"] is None:
             del ours["objective"]  # as configs had it beside the booleans
         result = super().checked(ours, source)
-        result |= check(original.OriginalHparams, booleans, source)
-        if parts := result.get("phases"):
-            result["phases"] = phases.checked(cls, parts, source)
-        return result
+        result |= check(OriginalHparams, booleans, source)
+        phases = list(result.get("phases", ()))
+        for number, phase in enumerate(phases, start=1):
+            place = f"phase {number} of {source}"
+            names = PHASE_SETTINGS + PHASE_INSTEAD + _PHASE_PLACES
+            if not isinstance(phase, dict) or "num_train_steps" not in phase:
+                raise UserError(
+                    f"{place} is {show(phase)}; it must be an object with "
+                    "num_train_steps"
+                )
+            phases[number - 1] = check(cls, phase, place)
+            if others := phase.keys() - names:
+                raise UserError(
+                    f"{', '.join(others)} in {place}: it is one for the whole run.\n"
+                    f"A phase has {', '.join(names)}."
+                )
+        return result | ({"phases": phases} if phases else {})
 
     @classmethod
     def _presets(cls, explicit: dict[str, Any]) -> dict[str, Any]:
@@ -482,13 +518,21 @@ class PretrainingConfig(RunConfig):
         }
 
     def _completed(self) -> Self:
-        """Another num_train_steps is not to move stages that have begun."""
+        config = super()._completed()
         if self.objective == "two_stage" and self.stage_one_steps is None:
+            # Another num_train_steps is not to move stages that have begun.
             half = max(1, self.num_train_steps // 2)
-            return dataclasses.replace(super()._completed(), stage_one_steps=half)
-        return super()._completed()
+            config = dataclasses.replace(config, stage_one_steps=half)
+        if not self.phases:
+            return config
+        usual = {name: getattr(self, name) for name in PHASE_SETTINGS}
+        phases = [usual | phase for phase in self.phases]
+        last = {name: phases[-1][name] for name in PHASE_SETTINGS}
+        last["num_train_steps"] = sum(phase["num_train_steps"] for phase in phases)
+        return dataclasses.replace(config, **last, phases=phases)
 
     def _check_together(self) -> None:
+        """See `RunConfig`; those of each phase, too."""
         stages = self.objective == "two_stage"
         for part in self.run_phases() if self.phases and not stages else ():
             try:
@@ -496,7 +540,142 @@ class PretrainingConfig(RunConfig):
             except UserError as error:
                 raise UserError(f"phase {part.number}: {error}") from None
         super()._check_together()
-        rules.check(self)
+        for name in ("pretrain_tfrecords", "eval_tfrecords"):
+            if not _are_data_sets(data := getattr(self, name)):
+                raise UserError(
+                    f"{name} {show(data)} must be patterns, which are text, "
+                    "none of them twice,\nor {pattern: weight}, each weight above 0"
+                )
+        for names, reason in _conflicts(self):
+            values = [f"{name} {show(getattr(self, name))}" for name in names.split()]
+            raise UserError(f"{' and '.join(values)} exclude each other: {reason}")
+        for field, name, value in _changed_in_vain(self):
+            if field.metadata["if_idle"] == "refuse":
+                fitting, only = field.metadata["applies_to"][name], ""
+                if len(fitting) < 3:
+                    only = f", but with {' or '.join(map(show, fitting))}"
+                raise UserError(
+                    f"{field.name} {show(value)} has no effect with {name} "
+                    f"{show(getattr(self, name))}{only}: leave {field.name} out"
+                )
+        needed = OBJECTIVES[self.objective].needs
+        if stages:
+            needed = {**needed, "embedding_size": self.model_config().hidden_size}
+        for name, value in needed.items():
+            if getattr(self, name) != value:
+                raise UserError(
+                    f"{name} is {show(getattr(self, name))}, but objective "
+                    f"{self.objective} needs {show(value)}: leave {name} out"
+                )
+        if self.uses_generator_config:
+            check_heads(
+                "the generator", self.generator_config(), "generator_hidden_size"
+            )
+
+
+def _are_data_sets(data: str | list | dict) -> bool:
+    """Whether these are patterns, each once, any weights above 0."""
+    names = [data] if isinstance(data, str) else list(data)
+    weights = data.values() if isinstance(data, dict) else ()
+    return (
+        bool(names)
+        and all(isinstance(name, str) and name for name in names)
+        and len({*names}) == len(names)
+        and all(type(w) in (int, float) and 0 < w < float("inf") for w in weights)
+    )
+
+
+def _conflicts(c: PretrainingConfig) -> Iterator[tuple[str, str]]:
+    """(hparams that exclude each other, why and what to do)."""
+    if c.do_train == c.do_eval:
+        yield "do_train do_eval", "exactly one must be true"
+    if c.objective == "two_stage" and c.phases:
+        yield "objective phases", "its stages are phases already. Leave phases out"
+    if (c.stage_one_steps or 0) >= c.num_train_steps:
+        yield "stage_one_steps num_train_steps", "no step is left for stage two"
+    if c.max_predictions_per_seq < 1:
+        yield "mask_prob max_seq_length", "less than one token is masked. Raise one"
+    data = [phase.config.pretrain_tfrecords for phase in c.run_phases()]
+    mixes = any(isinstance(sets, list) and len(sets) > 1 for sets in data)
+    if c.sampling_alpha != 1 and not mixes:
+        reason = "it gives shares to a list\nof data sets without weights. Leave it out"
+        yield "sampling_alpha pretrain_tfrecords", reason
+    # 0.7 and 0.3 pass, whatever their rounding.
+    if c.mask_token_share + c.random_token_share > 1 + 1e-9:
+        yield "mask_token_share random_token_share", "together they are at most 1"
+    if c.repeated_masks != "fixed":
+        reason = 'no position may be drawn twice.\nSet "repeated_masks": "fixed"'
+        if c.objective == "adversarial":
+            yield "objective repeated_masks", reason
+        if c.generator == "mixture":
+            yield "generator repeated_masks", reason
+        if c.mask_unit == "word":
+            yield "mask_unit repeated_masks", reason
+        if c.rare_mask_power:
+            yield "rare_mask_power repeated_masks", reason
+    if c.rare_mask_power and c.mask_unit == "word":
+        yield "rare_mask_power mask_unit", "the frequencies are those of tokens"
+    if c.objective == "adversarial" and c.disallow_correct:
+        reason = "samples must be of the generator's own distribution"
+        yield "objective disallow_correct", reason
+    if c.generator == "mixture" and (c.temperature != 1 or c.disallow_correct):
+        reason = "samples must be of the mixture's own distribution"
+        yield "generator temperature disallow_correct", reason
+    if c.objective == "two_tower" and (c.temperature != 1 or c.disallow_correct):
+        yield "objective temperature disallow_correct", "no samples are drawn"
+    if c.objective == "electra_sentence" and c.intact_share == 1:
+        yield "objective intact_share", "nothing would ever be replaced"
+    kind = OBJECTIVES[c.objective]
+    learns_sentences = c.objective == "electra_sentence" and c.sentence_weight > 0
+    if c.disc_weight == 0 and not (
+        kind.is_originals or not kind.main_network or learns_sentences
+    ):
+        reason = "the main network, or its discriminator, would not learn"
+        yield "objective disc_weight", reason
+    if c.gen_weight == 0 and c.objective in ("two_stage", "adversarial"):
+        yield "objective gen_weight", "the generator would not learn"
+    if c.embedding_sharing == "disentangled" and c.generator != "masked_lm":
+        reason = "it needs a discriminator beside a\ngenerator that is a masked LM"
+        yield "embedding_sharing objective generator", reason
+    losses = {
+        "gen_weight": GENERATORS[c.generator].predicts != "none",
+        "disc_weight": bool(kind.heads),
+        "sentence_weight": c.objective == "electra_sentence",
+    }
+    weights = [weight for weight, has_parameters in losses.items() if has_parameters]
+    if not any(getattr(c, weight) for weight in weights):
+        names = " ".join([*weights, "objective generator"])
+        yield names, "nothing would be learned"
+    shape = c.generator_config()
+    is_empty = min(shape.hidden_size, shape.num_hidden_layers) < 1
+    if c.uses_generator_config and is_empty:
+        names = "model_size generator_hidden_size generator_layers"
+        yield names, "the generator would have no width or no layers"
+
+
+def _changed_in_vain(config) -> Iterator[tuple[dataclasses.Field, str, Any]]:
+    """(field, the hparam with which it has no effect, value) of what is set."""
+    for field, name in idle_fields(type(config), vars(config)):
+        value = getattr(config, field.name)
+        if value != field.default:
+            yield field, name, value
+
+
+def _said_by_phases(hparams: Mapping[str, Any]) -> dict[str, Any]:
+    """What the run has of the hparams that each of its phases has."""
+    phases = hparams.get("phases") or [{}]
+    steps = sum(phase.get("num_train_steps", 0) for phase in phases)
+    return {
+        name: steps if name == "num_train_steps" else phases[-1][name]
+        for name in PHASE_SETTINGS
+        if all(name in phase for phase in phases)
+    }
+
+
+def data_folder(phase: Mapping[str, Any], phases: Sequence[Mapping[str, Any]]) -> str:
+    """Where a phase's data are in a data directory, unless that is set."""
+    several = len({phase["max_seq_length"] for phase in phases}) > 1
+    return "pretrain_tfrecords" + (f"_{phase['max_seq_length']}" if several else "")
 
 
 def _records_in(data_dir: str, folder: str) -> str:

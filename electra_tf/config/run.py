@@ -241,7 +241,8 @@ class RunConfig(metaclass=_Resolved):
             if values[name] == usual:
                 del values[name]
         del values["data_dir"], values["model_name"]
-        text, file = json.dumps(_shown(values), indent=2) + "\n", Path(path)
+        values = json.loads(shown(json.dumps(values, ensure_ascii=False)))
+        text, file = json.dumps(values, indent=2) + "\n", Path(path)
         if not file.is_file() or file.read_bytes() != text.encode():
             atomic_write(path, text)
 
@@ -294,15 +295,6 @@ def check_heads(which: str, shape: ModelConfig, fix: str) -> None:
             f"{which} has hidden_size {shape.hidden_size}, which its "
             f"{shape.num_attention_heads} attention heads do not divide; change {fix}"
         )
-
-
-def _shown(value: Any) -> Any:
-    """A value as users write it, the texts in it."""
-    if isinstance(value, dict):
-        return {shown(name): _shown(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_shown(inner) for inner in value]
-    return shown(value) if isinstance(value, str) else value
 
 
 def _count_lines(path: str) -> int | None:

@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+import electra_tf
 from electra_tf.errors import UserError
 from electra_tf.jobs import folder as job_folder
 from electra_tf.jobs import job
@@ -34,7 +35,11 @@ from electra_tf.text.vocabulary import (
     SPECIAL_TOKENS,
     UNK,
     TokenizerConfig,
+    Vocabulary,
     is_too_long,
+    settings_path,
+    write_settings,
+    write_tokens,
 )
 
 # Bounds of memory, some 100 bytes a word. Beyond them the rarest words are forgotten.
@@ -284,3 +289,57 @@ def _alphabet(
             break
         chars.add(c)
     return sorted(chars), sorted(chars & inside)
+
+
+def build(
+    text: Corpus,
+    config: TokenizerConfig,
+    reading: Reading,
+    output: str,
+    runner: Runner,
+    vocab_size: int,
+    min_frequency: int = 2,
+    num_unused: int = 0,
+    **facts: Any,
+) -> tuple[Vocabulary, WordCounts, int]:
+    """Writes a vocabulary learned from a corpus, and its settings, as `train`.
+
+    Args:
+      facts: of the corpus, for the settings.
+
+    Returns: the vocabulary, what was counted and how many tokens fill it up.
+    """
+    counts = count(text, config, reading, output, runner)
+    if not counts.words:
+        found = "no words.\nIs it the right one? A vocabulary needs text to learn from."
+        if counts.num_too_long:
+            found = f"only {describe_too_long(counts.num_too_long)}"
+        raise UserError(f"the corpus holds {found}")
+    trained = train(counts.words, config, vocab_size, min_frequency, num_unused)
+    vocab = Vocabulary(tuple(trained.tokens), output)
+    # The settings first: a vocabulary without them would pass for an uncased one.
+    write_settings(
+        vocab,
+        config,
+        tool=f"electra_tf {electra_tf.__version__}",
+        **facts,
+        num_words=counts.words.total() + counts.num_forgotten,
+        num_distinct_words=len(counts.words),
+        num_words_forgotten=counts.num_forgotten,
+        num_words_too_long=counts.num_too_long,
+        num_bytes_not_utf8=counts.replaced_in.total(),
+        min_frequency=min_frequency,
+        num_unused=num_unused + trained.num_padding,
+    )
+    write_tokens(output, vocab.tokens)
+    remote.put(settings_path(output))
+    remote.put(output)
+    return vocab, counts, trained.num_padding
+
+
+def describe_too_long(number: int) -> str:
+    """What words too long for any tokenizer here are, and what to do."""
+    return (
+        f"{number:,} words of more than {MAX_CHARS_PER_WORD} characters, which are "
+        "[UNK].\nA script without spaces needs some between words, or shorter lines."
+    )

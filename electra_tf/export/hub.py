@@ -21,7 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from electra_tf.config import phases
+from electra_tf.config.pretraining import data_folder
 from electra_tf.errors import EXIT_CANNOT_WRITE, UserError, reason_of
 from electra_tf.export.formats import ExportRequest
 from electra_tf.inference import html_report
@@ -382,7 +382,7 @@ def _manifests(hparams, run_dir: Path, step: int) -> list[dict[str, Any] | None]
     """Those of the data that a run has read; None for one that is not there."""
     found = []
     for part in history.begun(hparams, step):
-        usual = phases.folder_of(part, hparams.get("phases", []))
+        usual = data_folder(part, hparams.get("phases", []))
         shards = expand(joined(part.get("pretrain_tfrecords") or ""))
         folders = [Path(shard).parent for shard in shards]
         folders = folders or [run_dir.parent.parent / usual]

@@ -25,11 +25,17 @@ import numpy as np
 from electra_tf import startup
 from electra_tf.config import objectives
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.config.generators import ENCODER, GENERATORS, MASKED_LM_HEAD, by_scopes
 from electra_tf.config.hparams import IDENTITY
 from electra_tf.config.model import SIZES, ModelConfig, model_config
-from electra_tf.config.objectives import OBJECTIVES, by_heads
-from electra_tf.config.original import translated
+from electra_tf.config.objectives import (
+    ENCODER,
+    GENERATORS,
+    MASKED_LM_HEAD,
+    OBJECTIVES,
+    by_heads,
+    by_scopes,
+    translated,
+)
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import say_nothing
 from electra_tf.errors import EXIT_DAMAGED, UserError

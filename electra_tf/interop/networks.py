@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from electra_tf.config.generators import GENERATORS, MASKED_LM_HEAD
 from electra_tf.config.hparams import IDENTITY, values_in_roles
 from electra_tf.config.model import ModelConfig
+from electra_tf.config.objectives import GENERATORS, MASKED_LM_HEAD
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop.checkpoint import (
     DISCRIMINATOR_HEAD,

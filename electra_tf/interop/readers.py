@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.config.original import translated
+from electra_tf.config.objectives import translated
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import checkpoint, huggingface, keras_hub, tf1

@@ -24,9 +24,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from electra_tf.config.generators import ENCODER
 from electra_tf.config.hparams import applicable
-from electra_tf.config.original import translated
+from electra_tf.config.objectives import ENCODER, translated
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.data import record_index
 from electra_tf.errors import EXIT_DAMAGED, UserError

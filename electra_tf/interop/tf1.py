@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from electra_tf.config.generators import GENERATORS
 from electra_tf.config.hparams import PLACE
-from electra_tf.config.objectives import OBJECTIVES
+from electra_tf.config.objectives import GENERATORS, OBJECTIVES
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import say_nothing
 from electra_tf.errors import EXIT_DAMAGED, UserError, reason_of

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The floating point operations that pre-training takes, by formula.
+"""Prints the floating point operations that pre-training takes, by formula.
+
+  python3 flops_computation.py
+
+The first table holds published models and equals the original's; the second holds the
+recipes in configs/.
 
 As in the paper: a multiply-add counts as two operations, the backward pass as much as
 the forward pass, and looking up an embedding as a product with a one-hot vector.
@@ -7,9 +12,16 @@ the forward pass, and looking up an embedding as a product with a one-hot vector
 
 import dataclasses
 
-from electra_tf.config.generators import GENERATORS, mixture_depths
-from electra_tf.config.objectives import DISCRIMINATOR_HEAD, OBJECTIVES, SENTENCE_HEAD
-from electra_tf.config.pretraining import Phase, PretrainingConfig
+from electra_tf.config.objectives import (
+    DISCRIMINATOR_HEAD,
+    GENERATORS,
+    OBJECTIVES,
+    SENTENCE_HEAD,
+    mixture_depths,
+)
+from electra_tf.config.pretraining import Phase, PretrainingConfig, read_hparams
+from electra_tf.config.run import NO_DATA, recipes
+from electra_tf.storage.files import line_writer
 
 # Operations per element.
 DROPOUT_FLOPS = 4  # Draw, compare, multiply by the mask, rescale.
@@ -226,3 +238,16 @@ MODEL_FLOPS = {
     "t5_11b": _T5_ENCODER.get_train_flops(2048, 1e6)
     + _T5_DECODER.get_train_flops(2048, 1e6),
 }
+
+
+def main(argv: list[str]) -> None:
+    """Prints the FLOPs of the models and of the recipes."""
+    del argv
+    with line_writer(None) as write:
+        for name, flops in MODEL_FLOPS.items():
+            write(f"{name:<32}{flops:.4g}")
+        write("")
+        for path in recipes().values():
+            hparams = read_hparams(str(path))
+            config = PretrainingConfig.from_hparams(NO_DATA, "recipe", hparams)
+            write(f"{path.name:<32}{get_recipe_flops(config):.4g}")

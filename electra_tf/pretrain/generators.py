@@ -17,13 +17,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from electra_tf.config.generators import (
+from electra_tf.config.model import ModelConfig
+from electra_tf.config.objectives import (
     GENERATORS,
     MASKED_LM_HEAD,
     MIXTURE_GATE,
     mixture_depths,
 )
-from electra_tf.config.model import ModelConfig
 from electra_tf.model.dropout import fold_in
 from electra_tf.model.encoder import Embeddings, TextEncoder
 from electra_tf.model.transformer_layer import initializer, serializable
@@ -100,7 +100,7 @@ class Generator(keras.layers.Layer, abc.ABC):
     """Proposes tokens for the masked positions; the contract of all kinds.
 
     What must be known of a kind before TensorFlow is imported (hparams, names of
-    weights, cost) is its row in config/generators.py.
+    weights, cost) is its row in config/objectives.py.
 
     Attributes:
       scoring: the name in `scoring.METHODS` of the scores that its own predictions
@@ -534,5 +534,5 @@ class UnigramGenerator(Generator):
 
 
 def generator_class(kind: str) -> type[Generator]:
-    """The class of a key of `config.generators.GENERATORS`."""
+    """The class of a key of `config.objectives.GENERATORS`."""
     return globals()[GENERATORS[kind].implementation]

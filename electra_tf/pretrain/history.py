@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from electra_tf.config.hparams import show
-from electra_tf.config.phases import INSTEAD, SETTINGS
-from electra_tf.config.pretraining import PretrainingConfig
+from electra_tf.config.pretraining import (
+    PHASE_INSTEAD,
+    PHASE_SETTINGS,
+    PretrainingConfig,
+)
 from electra_tf.errors import UserError
 from electra_tf.storage.manifest import CheckpointManifest
 
@@ -50,15 +53,17 @@ def check_passed(
     Args:
       stored: the settings in the checkpoint of `step`.
     """
-    before = stored.get("phases") or [{k: stored[k] for k in SETTINGS if k in stored}]
-    now = config.phases or [{name: getattr(config, name) for name in SETTINGS}]
+    usual = {name: stored[name] for name in PHASE_SETTINGS if name in stored}
+    before = stored.get("phases") or [usual]
+    now = config.phases or [{name: getattr(config, name) for name in PHASE_SETTINGS}]
     end = 0
     for number, (old, new) in enumerate(zip(before, now, strict=False), start=1):
         ended = number < len(before) and end + old["num_train_steps"] < step
         here = end + new["num_train_steps"] - step if number < len(now) else 1
         # A phase may end sooner than it was to, but not be another one up to there.
-        names = SETTINGS if ended else SETTINGS[1:] if here == 0 else SETTINGS[:1]
-        names += tuple(k for k in INSTEAD if k in old or k in new)
+        steps, others = PHASE_SETTINGS[:1], PHASE_SETTINGS[1:]
+        names = steps + others if ended else others if here == 0 else steps
+        names += tuple(k for k in PHASE_INSTEAD if k in old or k in new)
         old, new = {**stored, **old}, {**vars(config), **new}
         differ = [k for k in names if k in old and old[k] != new[k]]
         if differ and (ended or here <= 0):

@@ -50,7 +50,7 @@ class PretrainerSettings:
     Attributes:
       embedding_size: width of the (shared) embeddings.
       special_ids: ids of ([CLS], [SEP], [MASK]).
-      generator: a key of `config.generators.GENERATORS`.
+      generator: a key of `config.objectives.GENERATORS`.
       objective: a key of `config.objectives.OBJECTIVES`.
       embedding_sharing: as the hparam; "summed": as "disentangled", at rest: of the
         generator's width as well, but each network has tables of its own.

@@ -8,11 +8,15 @@ from dataclasses import fields
 import pytest
 
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.config.generators import GENERATORS
 from electra_tf.config.hparams import Role, applicable, default_of, hparam
 from electra_tf.config.model import ModelConfig
-from electra_tf.config.objectives import OBJECTIVES
-from electra_tf.config.original import translated
+from electra_tf.config.objectives import (
+    GENERATORS,
+    OBJECTIVES,
+    original_of_generator,
+    original_of_objective,
+    translated,
+)
 from electra_tf.config.pretraining import PretrainingConfig
 from tests.config.test_pretraining import make
 from tests.helpers.runs import ROOT
@@ -66,8 +70,9 @@ def test_identities_with_the_booleans_of_the_original():
     for name, config in CONFIGS.items():
         kinds = OBJECTIVES[config.objective], GENERATORS[config.generator]
         stored = config.identity()
+        stored |= original_of_objective(config.objective)
+        stored |= original_of_generator(config.generator)
         for kind, key in zip(kinds, ("objective", "generator"), strict=True):
-            stored |= kind.original
             if kind.is_originals:
                 del stored[key]
         untied = config.embedding_sharing == "untied"

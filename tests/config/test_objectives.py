@@ -3,7 +3,7 @@
 
 import pytest
 
-from electra_tf.config.objectives import OBJECTIVES
+from electra_tf.config.objectives import OBJECTIVES, original_of_objective
 from electra_tf.config.pretraining import read_hparams
 from electra_tf.pretrain import flops as flops_lib
 from tests.config.test_pretraining import make, refused
@@ -12,7 +12,7 @@ from tests.config.test_pretraining import make, refused
 @pytest.mark.parametrize("name", OBJECTIVES)
 @pytest.mark.parametrize("flag", ["electra_objective", "electric_objective"])
 def test_original_hparams_that_contradict_an_objective(name, flag):
-    value = OBJECTIVES[name].original[flag]
+    value = original_of_objective(name)[flag]
     refused({"objective": name, flag: not value}, f'objective "{name}"', flag)
     assert make({"objective": name, flag: value}).objective == name
 

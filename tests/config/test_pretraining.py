@@ -7,10 +7,14 @@ import os
 
 import pytest
 
-from electra_tf.config import original
 from electra_tf.config import run as recipes
-from electra_tf.config.generators import GENERATORS
-from electra_tf.config.objectives import OBJECTIVES
+from electra_tf.config.objectives import (
+    GENERATORS,
+    OBJECTIVES,
+    ORIGINAL_NAMES,
+    original_of_generator,
+    original_of_objective,
+)
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_CONFIG, UserError
 from electra_tf.pretrain import flops as flops_lib
@@ -200,12 +204,12 @@ def test_new_and_original_spellings_are_the_same_run():
         config = make({"objective": name})
         assert config.objective == name
         if kind.is_originals:
-            assert config == make(kind.original)
+            assert config == make(original_of_objective(name))
     for name, kind in GENERATORS.items():
         config = make({"generator": name})
         assert (config.generator, config.objective) == (name, "electra")
         if kind.is_originals:
-            assert config == make(kind.original)
+            assert config == make(original_of_generator(name))
     untied = make({"untied_generator_embeddings": True})
     assert untied == make({"embedding_sharing": "untied"}) != make()
     assert make({"embedding_sharing": "shared"}) == make()
@@ -216,7 +220,7 @@ def test_new_and_original_spellings_are_the_same_run():
     config = {"electra_objective": False, "untied_generator": False}
     assert make({}, config).objective == "mlm"
     assert make({"electra_objective": True}, config).generator == "tied"
-    assert not original.NAMES & electric.to_dict().keys()
+    assert not ORIGINAL_NAMES & electric.to_dict().keys()
 
 
 @pytest.mark.parametrize(

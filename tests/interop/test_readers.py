@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from electra_tf.config.generators import GENERATORS, MASKED_LM_HEAD
+from electra_tf.config.objectives import GENERATORS, MASKED_LM_HEAD
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import EXIT_CONFIG, UserError
 from electra_tf.interop import huggingface, keras_hub, networks, readers, tf1

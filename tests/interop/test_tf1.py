@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from electra_tf.config.original import translated
+from electra_tf.config.objectives import translated
 from electra_tf.errors import UserError
 from electra_tf.finetune.run import hparams_of
 from electra_tf.interop import networks, readers, tf1

@@ -9,9 +9,8 @@ from typing import Any
 
 from electra_tf.config import pretraining as config_lib
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.config.generators import GENERATORS
 from electra_tf.config.model import generator_config, model_config
-from electra_tf.config.objectives import OBJECTIVES
+from electra_tf.config.objectives import original_of_generator, original_of_objective
 from electra_tf.errors import UserError
 from electra_tf.pretrain import flops as flops_lib
 from tests.parity.rows import Row, equal, read_json
@@ -73,8 +72,8 @@ def _hparams(golden: dict[str, Any]) -> Iterator[Row]:
             os.path.dirname(recorded["vocab_file"]), recorded["model_name"], hparams
         )
         ours = config.to_dict()
-        for kind in (OBJECTIVES[config.objective], GENERATORS[config.generator]):
-            ours |= kind.original
+        ours |= original_of_objective(config.objective)
+        ours |= original_of_generator(config.generator)
         untied = config.embedding_sharing == "untied"
         ours["untied_generator_embeddings"] = untied
         ours["max_predictions_per_seq"] = config.max_predictions_per_seq

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from electra_tf.config.generators import mixture_depths
+from electra_tf.config.objectives import mixture_depths
 from electra_tf.model.dropout import fold_in
 from electra_tf.pretrain import sampling
 from electra_tf.pretrain.generators import MaskedInputs, masked_lm_output, weighted_mean

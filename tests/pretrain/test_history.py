@@ -3,7 +3,7 @@
 
 import pytest
 
-from electra_tf.config.phases import SETTINGS
+from electra_tf.config.pretraining import PHASE_SETTINGS
 from electra_tf.pretrain import history
 from tests.config.test_phases import LONG, SHORT, make, refused
 
@@ -100,7 +100,7 @@ def test_phases_begun_at_a_step():
     assert history.begun(whole, 5) == [whole]
     # Checkpoints store phases without their places.
     stored = make(SHORT, LONG | {"pretrain_tfrecords": "Q*"}).settings()["phases"]
-    assert [sorted(part) for part in stored] == [sorted(SETTINGS)] * 2
+    assert [sorted(part) for part in stored] == [sorted(PHASE_SETTINGS)] * 2
 
 
 def test_switches():

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from electra_tf.config.generators import GENERATORS, MIXTURE_GATE
 from electra_tf.config.objectives import (
     CORRECTION_HEAD,
+    GENERATORS,
+    MIXTURE_GATE,
     OBJECTIVES,
     SELECTION_HEAD,
     TOKEN_HEAD,
