@@ -151,7 +151,7 @@ def hash_of(text: str) -> int:
 def near_duplicate_bands(lines: Sequence[str]) -> np.ndarray:
     """uint64 [NUM_BANDS]; documents that share one are taken for near duplicates."""
     try:
-        from rensa import RMinHash
+        from rensa import RMinHash  # ty: ignore[missing-module-member]
     except ImportError:
         raise missing_package("--drop-near-duplicates", "rensa") from None
     words = _WORDS.findall(" ".join(lines).lower())

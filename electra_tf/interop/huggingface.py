@@ -279,6 +279,7 @@ def _compare_with_peer(
     startup.keep_triton_out()
     import torch
     import transformers
+    import transformers.utils.logging
 
     transformers.utils.logging.disable_progress_bar()
     model, loading = getattr(transformers, architecture).from_pretrained(

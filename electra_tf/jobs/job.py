@@ -135,7 +135,7 @@ class _Progress:
         if finished:
             total = len(job.sizes)
             self._console.log(
-                f"{job.title()}: {self._parts:,} of {total:,} parts exist."
+                f"{self._name}: {self._parts:,} of {total:,} parts exist."
             )
 
     def add(self, number: int) -> None:

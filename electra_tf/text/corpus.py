@@ -123,7 +123,7 @@ def _keep_saved_data_set(folder: str, folders: list[str], names: list[str]) -> N
             )
 
 
-def _standard_input() -> BinaryIO:
+def standard_input() -> BinaryIO:
     """The bytes of standard input; UserError where it is closed."""
     if sys.stdin is None:
         raise UserError("standard input is closed; name a file.")
@@ -316,7 +316,7 @@ def open_decompressed(path: str | os.PathLike | None) -> Iterator["Content"]:
     Raises UserError, of 65 if the bytes turn out to be damaged while they are read.
     """
     name = STANDARD_INPUT if path is None else os.fspath(path)
-    opened = open_text(path) if path else contextlib.nullcontext(_standard_input())
+    opened = open_text(path) if path else contextlib.nullcontext(standard_input())
     with opened as raw, _damage_named(name), _decompressed(raw, name) as stream:
         yield stream
 

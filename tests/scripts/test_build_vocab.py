@@ -188,7 +188,11 @@ def test_records_give_the_vocabulary_of_their_text(corpus_dir, tmp_path):
         ("--output-file {tmp}/v.txt", 1, "either --corpus-dir or --tfds"),
         ("--output-file {tmp}/v.txt --corpus-dir {tmp}/blank", 2, "holds no words"),
         ("--output-file {tmp}/a/v.txt --corpus-dir {tmp}", 2, "is in --corpus-dir"),
-        ("--output-file {tmp}/blank/b.txt/v --corpus-dir {tmp}", 73, "cannot write"),
+        (
+            "--output-file {tmp}/blank/b.txt/v --corpus-dir {tmp}/text",
+            73,
+            "cannot write",
+        ),
         ("--output-file {tmp}/v --corpus-dir {tmp}/text --vocab-size 90", 2, "ASCII"),
     ],
 )
