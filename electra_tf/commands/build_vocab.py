@@ -101,7 +101,7 @@ def main(argv: list[str]) -> None:
 
 def _check_flags() -> str:
     """Raises UserError for flags that do not go together; returns the output file."""
-    shared_flags.check_corpus("output_file", exit_code=EXIT_FLAGS)
+    shared_flags.check_corpus(exit_code=EXIT_FLAGS)
     least = len(SPECIAL_TOKENS) + _NUM_UNUSED.value
     if _VOCAB_SIZE.value <= least:
         raise UserError(
@@ -115,6 +115,7 @@ def _check_flags() -> str:
     folder = os.path.dirname(output) or "."
     check_writable(folder)
     check_place(folder)
+    shared_flags.check_corpus("output_file", exit_code=EXIT_FLAGS)
     for path in (output, settings_path(output)):
         there = os.path.basename(path) in names_in(folder)
         if there and not _OVERWRITE.value:
