@@ -56,11 +56,19 @@ class _OnImport(importlib.abc.MetaPathFinder):
     def find_spec(self, fullname, path, target=None):
         if fullname != self._name:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        sys.meta_path.remove(self)  # The others find it.
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            sys.meta_path.insert(0, self)  # This may not be the import, but a question.
         if spec is not None and spec.loader is not None:
-            execute, around = spec.loader.exec_module, self._around
-            spec.loader.exec_module = lambda module: around(execute, module)
+            execute = spec.loader.exec_module
+
+            def exec_module(module: types.ModuleType) -> None:
+                sys.meta_path.remove(self)
+                self._around(execute, module)
+
+            spec.loader.exec_module = exec_module
         return spec
 
 

@@ -99,6 +99,7 @@ def test_predict_gives_the_probability_of_replacement(fitted):
     [
         "electra_tf; electra_tf.Vocabulary; import keras",
         pytest.param("keras, electra_tf", marks=pytest.mark.thorough),
+        pytest.param("electra_tf, tensorflow, keras", marks=pytest.mark.thorough),
     ],
 )
 def test_a_saved_model_is_loaded_and_trained_in_another_process(

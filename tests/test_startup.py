@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Output of TensorFlow while it is imported: only notices are dropped."""
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -8,6 +9,7 @@ import sys
 
 import pytest
 
+from electra_tf import startup
 from tests.helpers.runs import ROOT
 
 NOTICE = "I0000 cudart_stub.cc:31] Could not find cuda drivers on your machine\\n"
@@ -56,3 +58,18 @@ def test_only_notices_are_dropped(tmp_path, program, end, code, stderr):
         assert "libcudart.so is missing" in done.stderr
     else:
         assert done.stderr == stderr
+
+
+def test_an_import_is_wrapped_after_its_module_was_looked_for(tmp_path, monkeypatch):
+    (tmp_path / "looked_for.py").write_text("value = 1")
+    monkeypatch.syspath_prepend(tmp_path)
+    seen = []
+
+    def around(execute, module):
+        execute(module)
+        seen.append(module.value)
+
+    startup.on_import("looked_for", around)
+    assert importlib.util.find_spec("looked_for") and not seen
+    assert importlib.import_module("looked_for") and seen == [1]
+    assert not any(isinstance(f, startup._OnImport) for f in sys.meta_path)
