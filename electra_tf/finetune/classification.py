@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One or two texts, and a class or a number."""
+"""One or two texts, and a class, several classes or a number.
+
+Above 600 lines: several classes are read, featurized and scored by the same code.
+"""
 
 from __future__ import annotations
 

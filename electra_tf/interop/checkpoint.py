@@ -3,7 +3,8 @@
 
 Whether it fits a run is one rule for every purpose, which gives all differences at
 once. Compared is what files say, without TensorFlow; only the original's checkpoints
-have to be opened for their shape.
+have to be opened for their shape. Above 600 lines: fields are inferred from the shapes
+that are described here, and compared here.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ config.json, model.safetensors, the tokenizer's files and a model card; one dire
 for each network. Needs the package safetensors; transformers and torch only add their
 own reading of what was written. Weights are one safetensors file or several with an
 index; PyTorch's pickles only on request, and then by the reader that takes nothing but
-tensors from them.
+tensors from them. Above 600 lines: the text of the model card is here, too.
 """
 
 from __future__ import annotations

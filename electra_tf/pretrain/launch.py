@@ -58,15 +58,6 @@ def main(
         config.model_dir, lock if writes else None, keep=config.keep_checkpoint_max
     )
 
-    # What is stored with each checkpoint; all but the tokenizer's may change.
-    settings = config.settings() | {"tokenizer": tokenizer._asdict()}
-    settings |= record_index.manifest_sha256(shards.pattern_of(config))
-    if config.do_train:
-        data = (phase.config.pretrain_tfrecords for phase in config.run_phases())
-        settings["data"] = [record_index.describe(place) for place in data]
-    if words:
-        settings["word_list_sha256"] = words.sha256
-
     def before_save() -> None:
         """Says in config.json what the checkpoints beside it are made with."""
         lock.check()
@@ -81,7 +72,7 @@ def main(
         config.model_dir,
         keep=config.keep_checkpoint_max,
         identity=config.identity() | {"vocab_sha256": vocab.sha256},
-        settings=settings,
+        settings=_stored_settings(config, tokenizer, words),
         read_only=config.do_eval or dry_run or not chief,
         before_save=before_save,
         after_save=folder.upload,
@@ -118,3 +109,15 @@ def main(
                 with StopRequest(limit, started) as stop:
                     return runs.train(run, start, stop)
             return runs.evaluate(run, start)
+
+
+def _stored_settings(config, tokenizer, words) -> dict[str, Any]:
+    """What is stored with each checkpoint; all but the tokenizer's may change."""
+    settings = config.settings() | {"tokenizer": tokenizer._asdict()}
+    settings |= record_index.manifest_sha256(shards.pattern_of(config))
+    if config.do_train:
+        data = (phase.config.pretrain_tfrecords for phase in config.run_phases())
+        settings["data"] = [record_index.describe(place) for place in data]
+    if words:
+        settings["word_list_sha256"] = words.sha256
+    return settings
