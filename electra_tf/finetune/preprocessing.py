@@ -243,7 +243,7 @@ def summary(store: FeatureStore, what: str, tasks: Sequence[Any]) -> Iterator[st
         "cut off": store.num_cut / max(store.num_cut + kept, 1),
         "[UNK]": unknown / max(kept, 1),
     }
-    found = [f", {share:.1%} of them {name}" for name, share in shares.items() if share]
+    found = [f", {s:.1%} of them {name}" for name, s in shares.items() if s >= 0.0005]
     longest = f"; the longest has {store.lengths.max():,} tokens{''.join(found)}"
     yield f"Features: {len(store):,} of {what}{longest}"
     for remark in store.remarks:
