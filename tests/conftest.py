@@ -2,6 +2,7 @@
 """Fixtures that every test may ask for."""
 
 import functools
+import gc
 import os
 import tempfile
 import zlib
@@ -37,6 +38,17 @@ def pytest_configure(config):
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     # Servers that tests start are asked directly.
     os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
+
+
+def pytest_collection_finish():
+    gc.freeze()  # Modules stay; a collection need not walk through them.
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _graphs_are_freed():
+    """Models are freed after each file; else all at once, and a test waits for it."""
+    yield
+    gc.collect()
 
 
 def pytest_make_parametrize_id(val, argname):
