@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serves SavedModels over HTTP as TensorFlow Serving does, for trying them out.
+"""Serves exports over HTTP as TensorFlow Serving does, for trying them out.
 
 python3 examples/serving/server.py --model detector=exports/detector --port 8501
 curl -d '{"instances": ["The chef ate the meal."]}' \
     http://localhost:8501/v1/models/detector:predict
 
-Needs tensorflow and tensorflow_text; not electra_tf. For users, take TensorFlow
+An ONNX file (--model encoder=onnx/encoder.onnx) answers for ids. Needs tensorflow and
+tensorflow_text, for ONNX onnxruntime; not electra_tf. For users, take TensorFlow
 Serving: docs/serving.md.
 """
 
@@ -91,6 +92,37 @@ class Model:
             return {"predictions": one}
         rows = zip(*columns.values(), strict=True)
         return {"predictions": [dict(zip(columns, r, strict=True)) for r in rows]}
+
+
+class OnnxModel(Model):
+    """A file of ONNX, whose only signature takes ids."""
+
+    def __init__(self, path: Path):
+        import onnxruntime
+
+        self.version = "1"
+        self.signatures = {"serving_default": self}
+        self._session = onnxruntime.InferenceSession(path)
+        specs = {
+            one.name: tf.TensorSpec([None] * len(one.shape), tf.int32)
+            for one in self._session.get_inputs()
+        }
+        self.structured_input_signature = (), specs
+        self._one_at_a_time = threading.Lock()
+
+    def metadata(self, name: str) -> dict:
+        """The name and version alone."""
+        spec = {"name": name, "signature_name": "", "version": self.version}
+        return {"model_spec": spec}
+
+    def __call__(self, **inputs) -> dict:
+        arrays = {name: tensor.numpy() for name, tensor in inputs.items()}
+        names = [one.name for one in self._session.get_outputs()]
+        try:
+            outputs = self._session.run(None, arrays)
+        except Exception as error:  # onnxruntime has a class for each status
+            raise ValueError(str(error)) from None
+        return dict(zip(names, map(tf.constant, outputs), strict=True))
 
 
 def _columns(values, specs, are_rows: bool) -> dict:
@@ -187,16 +219,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
 def main() -> None:
     """Loads the models and serves them until Ctrl-C."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--model", action="append", required=True, metavar="NAME=DIRECTORY"
-    )
+    parser.add_argument("--model", action="append", required=True, metavar="NAME=PATH")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8501, help="0 takes a free one")
     args = parser.parse_args()
     for model in args.model:
         name, _, directory = model.partition("=")
         try:
-            Handler.models[name] = Model(Path(directory))
+            kind = OnnxModel if directory.endswith(".onnx") else Model
+            Handler.models[name] = kind(Path(directory))
         except OSError as error:
             parser.error(f"--model {model}: {error}")
     server = http.server.ThreadingHTTPServer((args.host, args.port), Handler)

@@ -17,8 +17,10 @@ from google.protobuf import text_format
 from tensorflow.core.protobuf import saved_model_pb2
 
 from electra_tf.config.pretraining import PretrainingConfig
+from electra_tf.export import formats
+from electra_tf.export.formats import ExportRequest
 from electra_tf.inference.pretrained_model import PretrainedModel
-from tests.helpers.exporting import NAMES, shared_export, shared_source
+from tests.helpers.exporting import NAMES, shared_export, shared_source, write_run
 from tests.helpers.runs import ROOT
 
 pytestmark = pytest.mark.thorough
@@ -28,17 +30,31 @@ IDS = {"input_word_ids": [2, 7, 3], "input_mask": [1, 1, 1], "input_type_ids": [
 
 
 @pytest.fixture(scope="module")
-def server():
+def onnx_encoder(tmp_path_factory):
+    """The encoder that the SavedModel has."""
+    folder = tmp_path_factory.mktemp("onnx")
+    write_run(folder, shared_source(), dropout=0.2, layers=2)
+    out = str(folder / "out")
+    request = ExportRequest("onnx", out, str(folder), "tiny", what="encoder")
+    formats.export(request)
+    return folder / "out" / "encoder.onnx"
+
+
+@pytest.fixture(scope="module")
+def server(onnx_encoder):
     """The address of a server in another process."""
     exports = {name: shared_export("electra", name) for name in ("encoder", "detector")}
     flags = [f"--model={name}={path.parent}" for name, path in exports.items()]
+    flags.append(f"--model=onnx={onnx_encoder}")
     command = [sys.executable, SERVING / "server.py", "--port=0", *flags]
     env = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     process = subprocess.Popen(command, **pipes, env=env, text=True)
     try:
         line = process.stdout.readline()
-        assert line.startswith("Serving encoder, detector on http://127.0.0.1:"), line
+        assert line.startswith(
+            "Serving encoder, detector, onnx on http://127.0.0.1:"
+        ), line
         yield line.split()[-1]
         process.terminate()
     finally:
@@ -94,6 +110,8 @@ def test_rows_and_columns(server, expected):
     inputs = [np.array([IDS[name]]) for name in NAMES]
     sequence = shared_source().pretrainer.electra(*inputs).sequence_output
     assert np.allclose(rows[1]["sequence_output"], sequence[0], atol=1e-5)
+    found = predict(server, "onnx", instances=[IDS, IDS])["predictions"]
+    assert np.allclose(found[1]["sequence_output"], sequence[0], atol=1e-5)
     state = send(server, "detector")[1]["model_version_status"][0]
     assert state == {"version": "1", "state": "AVAILABLE"}
 
@@ -102,7 +120,7 @@ def test_models_are_listed(server):
     _, content = send(server, "/")
     names = {"version": "1", "signatures": ["ids", "serving_default"]}
     assert {"name": "detector", **names} in content["models"]
-    assert len(content["models"]) == 2
+    assert len(content["models"]) == 3
     _, content = send(server, "detector/metadata")
     spec = {"name": "detector", "signature_name": "", "version": "1"}
     assert content["model_spec"] == spec
@@ -124,6 +142,7 @@ BAD = [
     ("encoder", {"instances": [IDS | {"input_word_ids": [2, 0.5, 3]}]}, "whole"),
     ("encoder", {"instances": [IDS | {"input_word_ids": [2, 2**40, 3]}]}, "int32"),
     ("encoder", {"inputs": [IDS]}, "the inputs must be"),
+    ("onnx", {"instances": [IDS | {"input_word_ids": [2, 2**20, 3]}]}, "out of"),
 ]
 
 
