@@ -241,16 +241,6 @@ class FinetuningConfig(RunConfig):
         name = os.path.splitext(self.results_txt)[0].removesuffix("_results")
         return os.path.join(f"{name}_{what}", f"trial_{trial}")
 
-    def notes(self) -> list[str]:
-        """What a user should be told before a run starts; not errors."""
-        notes = super().notes()
-        if "naturalqs" in self.task_names and self.max_seq_length < 256:
-            notes.append(
-                f"max_seq_length is {self.max_seq_length}, the original's for "
-                "naturalqs; its other question-answering tasks have 512"
-            )
-        return notes
-
     @classmethod
     def checked(cls, hparams: dict[str, Any], source: str) -> dict[str, Any]:
         result = super().checked(hparams, source)

@@ -444,7 +444,7 @@ class PretrainingConfig(RunConfig):
                     f"num_warmup_steps ({warmup}) exceeds num_train_steps ({steps})"
                     f"{where}: the learning rate never reaches its peak"
                 )
-        return super().notes() + found
+        return found
 
     @classmethod
     def explicit(cls, hparams, config) -> dict[str, Any]:

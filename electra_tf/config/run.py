@@ -271,10 +271,6 @@ class RunConfig(metaclass=_Resolved):
         """The hparams that are stored with a run's checkpoints and results."""
         return values_in_roles(self, IDENTITY, SETTING)
 
-    def notes(self) -> list[str]:
-        """What a user should be told before a run starts; not errors."""
-        return []
-
 
 def run_directory(data_dir: str, model_name: str) -> str:
     """Where the run of that name lies; UserError for a name that leads elsewhere."""

@@ -90,7 +90,7 @@ def run(flags: Flags, console: Console) -> int:
     console.heading("Config:")
     for line in config.describe():
         console.log(line)
-    for note in config.notes() + vocab.notes():
+    for note in vocab.notes():
         console.log(f"Note: {note}.")
     console.log()
     if source is not None:

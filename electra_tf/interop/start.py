@@ -139,9 +139,6 @@ def find(
         recorded_settings(settings, tokenizer, vocab.path, prefix)
         if config.do_train:
             history.check_passed(settings, config, saved.step)
-            current = checkpoints.settings
-            if note := history.reading_note(settings, current, config, saved.step):
-                log(note)
     elif config.do_eval and not original:
         missing = (
             f"{config.model_dir} has no checkpoint to evaluate.\n"

@@ -78,45 +78,6 @@ def check_passed(
         end += old["num_train_steps"]
 
 
-def reading_note(
-    stored: Mapping[str, Any],
-    settings: Mapping[str, Any],
-    config: PretrainingConfig,
-    step: int,
-) -> str | None:
-    """What other data or batches in a begun phase do to its reading; None: as before.
-
-    Batch k is a function of the settings and k, so the data are read as if the phase
-    had always had them. Data of finished phases are not read any more, those of later
-    ones were not yet.
-
-    Args:
-      stored, settings: in the checkpoint of `step`, and of this start; their "data"
-        tell of the data of each phase.
-    """
-    begun = [p.number - 1 for p in config.phases_ahead(step) if p.first < step]
-    changed = set()
-    for number in begun:
-        before, now = _of_phase(stored, number), _of_phase(settings, number)
-        for name in ("train_batch_size", "sampling_alpha", "data"):
-            if before.get(name) not in (None, now[name]):
-                changed.add(name)
-    if not changed:
-        return None
-    return (
-        f"Note: {' and '.join(sorted(changed))} changed in this phase. Examples are "
-        "counted as if it had started this way: some may be left out or read again. "
-        "A new phase goes on where this one stops (docs/phases.md)."
-    )
-
-
-def _of_phase(settings: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """The settings and the data of a phase, None for data that are not known."""
-    phases, data = settings.get("phases") or (), settings.get("data", ())
-    own = phases[number] if number < len(phases) else {}
-    return {**settings, **own, "data": data[number] if number < len(data) else None}
-
-
 def last_step_of(saved: CheckpointManifest | None, config: PretrainingConfig) -> int:
     """The step, from 0, whose stage and phase a model is evaluated in.
 

@@ -9,11 +9,9 @@ told by its number; so a run that was interrupted anywhere goes on in the right 
 from __future__ import annotations
 
 import functools
-import html
 import os
-import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,19 +35,12 @@ from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.train import curves, distribution, loop, optimization, reporting
 from electra_tf.train.distribution import Placement
 from electra_tf.train.evaluation import Evaluation, PeriodicEvaluation
-from electra_tf.train.reporting import SAMPLES, Journal
+from electra_tf.train.reporting import SAMPLES, MetricsFile
 from electra_tf.train.step import TrainingStep, TrainState
 from electra_tf.train.supervisor import Cluster, StopRequest
 
 # How many passages are shown.
 PASSAGES = 3
-_LEGEND = (
-    "**original→replacement, how likely it is replaced to the discriminator**; "
-    "*a token that is as it was, and more likely replaced than not to it*"
-)
-
-# (token, probability that it was replaced[, what the generator put there]) of each.
-Passage = Sequence[Sequence]
 
 
 class Run(NamedTuple):
@@ -477,13 +468,14 @@ def _catch_up(run: Run, stop: StopRequest) -> bool:
 class Samples:
     """Lets the generator replace tokens of passages and asks the discriminator.
 
-    Writes samples.jsonl, and what TensorBoard shows as text of the run "samples".
+    Writes samples.jsonl, which `run_inference.py report` shows.
 
     Args:
       task: a TrainablePretrainer, whose weights are those of the step.
       batch: makes a masked batch of the passages; asked once.
       directory: of the run.
-      journal: step and is_chief of `Journal`; only the chief computes anything.
+      step: the steps that the run has behind it; what is later is cut off.
+      is_chief: only the chief computes anything.
     """
 
     def __init__(
@@ -492,11 +484,12 @@ class Samples:
         batch: Callable[[], dict[str, tf.Tensor]],
         vocab: Vocabulary,
         directory: str | os.PathLike,
-        **journal,
+        *,
+        step: int,
+        is_chief: bool,
     ):
         self._vocab, self._batch = vocab, functools.cache(batch)
-        self._journal = Journal(directory, SAMPLES, "samples", tags={}, **journal)
-        self.has = self._journal.has
+        self._rows = MetricsFile(Path(directory, SAMPLES), step) if is_chief else None
 
         def judge(batch):
             output = task.evaluated(batch)
@@ -505,9 +498,13 @@ class Samples:
 
         self._judge = tf.function(judge, autograph=False)
 
+    def has(self, step: int) -> bool:
+        """Whether those of a step are written, as far as this worker knows."""
+        return bool(self._rows and self._rows.has(step))
+
     def __call__(self, step: int) -> bool:
         """Writes the passages as they are at this step; the training goes on."""
-        if not self._journal.is_open:
+        if not self._rows:
             return False
         batch = self._batch()
         ids, probs = self._judge(batch)
@@ -515,11 +512,8 @@ class Samples:
             return False  # two_stage has no discriminator yet
         arrays = [x.numpy() for x in (batch["input_ids"], ids, probs)]
         passages = [self._passage(*row) for row in zip(*arrays, strict=True)]
-        self._journal.add(
-            [{"step": step, "passages": passages}],
-            lambda events: events.write_text(step, "samples", to_markdown(passages)),
-        )
-        self._journal.sync()
+        self._rows.write([{"step": step, "passages": passages}])
+        self._rows.sync()
         return False
 
     def _passage(self, ids: np.ndarray, corrupted: np.ndarray, probs: np.ndarray):
@@ -531,24 +525,3 @@ class Samples:
             replacement = [vocab.tokens[new]] if new != old else []
             passage.append([vocab.tokens[old], round(probability, 4), *replacement])
         return passage
-
-
-def to_markdown(passages: Sequence[Passage]) -> str:
-    """The passages for TensorBoard."""
-    lines = [_LEGEND]
-    for passage in passages:
-        words = []
-        for token, probability, *replacement in passage:
-            shown = _plain(token)
-            if replacement:
-                shown = f"**{shown}→{_plain(replacement[0])} {probability:.0%}**"
-            elif probability > 0.5:
-                shown = f"*{shown} {probability:.0%}*"
-            words.append(shown)
-        lines.append(" ".join(words))
-    return "\n\n".join(lines)
-
-
-def _plain(token: str) -> str:
-    """A token that means nothing in Markdown or HTML."""
-    return re.sub(r"([\\`*_{}\[\]()#+\-.!|~])", r"\\\1", html.escape(token))

@@ -158,6 +158,10 @@ class MetricsFile:
             self._file.write(text.encode())
             self._file.flush()
 
+    def has(self, step: int) -> bool:
+        """Whether there is a row of that step."""
+        return any(row["step"] == step for row in read_metrics(self.path))
+
     def sync(self) -> None:
         """Makes what was written durable."""
         with _writing(self.path):
@@ -252,14 +256,6 @@ class TensorBoardEvents:
         ]
         self._write(step=step, summary=self._tf.Summary(value=values))
 
-    def write_text(self, step: int, tag: str, markdown: str) -> None:
-        """Adds a text."""
-        metadata = self._tf.SummaryMetadata()
-        metadata.plugin_data.plugin_name = "text"
-        tensor = self._tf.make_tensor_proto([markdown.encode()])
-        value = self._tf.Summary.Value(tag=tag, tensor=tensor, metadata=metadata)
-        self._write(step=step, summary=self._tf.Summary(value=[value]))
-
     def flush(self) -> None:
         """Lets TensorBoard see what was written."""
         with _writing(self._directory):
@@ -300,8 +296,7 @@ class Journal:
 
     def has(self, step: int) -> bool:
         """Whether there is a row of that step, as far as this worker knows."""
-        rows = read_metrics(self._rows.path) if self.is_open else ()
-        return any(row["step"] == step for row in rows)
+        return self.is_open and self._rows.has(step)
 
     def add(
         self, rows: list[dict[str, Any]], show: Callable[[TensorBoardEvents], None]

@@ -50,45 +50,6 @@ def test_changes_of_a_begun_run(begun, step, parts, words):
         refused(words, history.check_passed, stored, config, step)
 
 
-def test_note_on_other_batches_in_the_current_phase():
-    whole, two, larger = make(), make(SHORT, LONG), LONG | {"train_batch_size": 99}
-    for begun, now, step, noted in (
-        (two, make(SHORT, larger), 900, False),
-        (two, make(SHORT, LONG, larger), 950, False),
-        (two, make(SHORT, larger), 950, True),
-        (whole, make(train_batch_size=99), 100, True),
-        (whole, make({"num_train_steps": 100}, larger), 100, False),
-    ):
-        settings = now.settings() | {"data": ["a"] * len(now.run_phases())}
-        note = history.reading_note(begun.settings(), settings, now, step)
-        assert bool(note and "train_batch_size changed" in note) == noted, (now, step)
-
-
-def test_note_on_other_data_in_the_current_phase():
-    whole, two = make(num_train_steps=1000), make(SHORT, LONG)
-    for config, before, now, step, noted in (
-        (whole, ["a"], ["a"], 5, False),
-        (whole, ["a"], ["b"], 5, True),
-        (whole, ["a"], ["b"], 0, False),
-        # A run of 900 steps is continued as one, or with another phase.
-        (whole, ["a"], ["b"], 900, True),
-        (two, ["a"], ["a", "b"], 900, False),
-        # Data of a finished phase may be gone; of a later one nothing was read.
-        (two, ["a", "b"], ["", "b"], 901, False),
-        (two, ["a", "b"], ["", "c"], 900, False),
-        (two, ["a", "b"], ["a", "c"], 899, False),
-        (make(SHORT, LONG, LONG), ["a", "b"], ["", "b", "c"], 950, False),
-        (two, ["a", "b"], ["c", "b"], 899, True),
-        (two, ["a", "b"], ["a", "c"], 901, True),
-    ):
-        stored = config.settings() | {"data": before}
-        note = history.reading_note(stored, stored | {"data": now}, config, step)
-        assert bool(note and "data changed" in note) == noted, (before, now, step)
-    other = stored | {"sampling_alpha": 0.5}
-    note = history.reading_note(stored, other, two, 5)
-    assert note and "sampling_alpha changed" in note
-
-
 def test_phases_begun_at_a_step():
     config = make(SHORT, LONG, num_warmup_steps=7).to_dict()
     for step, lengths in ((0, [64]), (900, [64]), (901, [64, 256]), (1000, [64, 256])):
