@@ -119,19 +119,6 @@ def test_step_of_electric(tmp_path):
     assert electric["loss"][0] != electra["loss"][0]
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--precision=float64"], "--precision float64: it is one of float32"),
-        (['--hparams={"uniform_generator": true}'], "plain ELECTRA"),
-    ],
-)
-@pytest.mark.thorough
-def test_wrong_flags_are_refused(flags, message):
-    done = run_script("benchmarks/pretraining_step.py", *flags)
-    assert done.returncode == 2 and message in done.stderr
-
-
 @pytest.mark.thorough
 def test_finetuning_step(tmp_path):
     found = tmp_path / "all.json"

@@ -82,20 +82,6 @@ def test_against_random_has_means_with_their_errors(data):
     assert overrides["initializer_range"] == 0.125 and overrides["hidden_size"] == 32
 
 
-@pytest.mark.parametrize(
-    ("command", "hparams", "flags", "text"),
-    [
-        ("glue", {"init_checkpoint": None}, ["--tasks=mnli"], "There are: cola, sts"),
-        ("against_random", {"init_checkpoint": None}, [], "init_checkpoint is null"),
-        ("against_random", {"embedding_size": 8}, [], "embedding_size is 16 there"),
-    ],
-)
-def test_mistakes(data, command, hparams, flags, text):
-    done = run(command, data, "m", hparams, *flags)
-    assert done.returncode == 2 and text in done.stderr, done.stderr
-    assert "Traceback" not in done.stderr
-
-
 RELU = {"model_size": "large", "model_hparam_overrides": {"hidden_act": "relu"}}
 SHALLOW = {"model_size": "base", "model_hparam_overrides": {"num_hidden_layers": 6}}
 
