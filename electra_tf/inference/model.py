@@ -23,7 +23,7 @@ from electra_tf.inference.scoring import (
     TextWindow,
     TokenScore,
     batched,
-    batches,
+    rows_of,
     windows_of,
 )
 from electra_tf.text import tokenization
@@ -170,15 +170,12 @@ class Model:
         windows = [TextWindow(n, [], 0, 0, 0) for n, row in enumerate(ids) if not row]
         for number, row in enumerate(ids):
             windows += windows_of(number, row, self.max_seq_length - 2, overlap=0)
-        windows.sort(key=lambda window: len(window.ids))
-        for batch in batches(windows, lambda window: len(window.ids) + 2):
-            packed = tokenization.pack(self.tokenizer.vocab, [w.ids for w in batch])
-            for window, row in zip(batch, self._hidden(*packed).numpy(), strict=True):
-                found, count = states[window.text], len(window.ids)
-                # Of windows in a row, [CLS] is that of the first, [SEP] of the last.
-                begin = int(window.start > 0)
-                end = count + 1 + (window.start + count + 2 == len(found))
-                found[window.start + begin : window.start + end] = row[begin:end]
+        for window, row in rows_of(self._hidden, self.tokenizer.vocab, windows):
+            found, count = states[window.text], len(window.ids)
+            # [CLS] comes from a text's first window, [SEP] from its last.
+            begin = int(window.start > 0)
+            end = count + 1 + (window.start + count + 2 == len(found))
+            found[window.start + begin : window.start + end] = row[begin:end]
         return states
 
     @functools.cached_property
@@ -195,15 +192,18 @@ class Model:
         """Of ids, mask and segment ids [B, L] (and positions [B]) to scores."""
         raise NotImplementedError
 
-    def detect(self, texts: Any, batch_size: int = 32) -> list[list[TokenPrediction]]:
+    def detect(self, texts: Any) -> list[list[TokenPrediction]]:
         """How much each token of each text looks replaced."""
         if self._detect is None:
             raise self.lacks("detect")
-        return self._predictions(
-            texts,
-            batch_size,
-            lambda _, packed: (packed.input_ids, self._detect(*packed).numpy()),
+        vocab, length = self.vocab, self.max_seq_length
+        scorer = TextScorer(
+            self._detect, vocab, self.tokenizer, length, "detect", self.name
         )
+        return [
+            [TokenPrediction(*token[:4]) for token in tokens]
+            for tokens in scorer.score_tokens(texts)
+        ]
 
     def fill_mask(
         self, texts: Any, top_k: int = 5
@@ -285,44 +285,6 @@ class Model:
     ) -> Iterator[TextScore]:
         """The score of each text, in order; see `TextScorer.score_texts`."""
         return self.scorer(method).score_texts(texts, overlap)
-
-    def _predictions(
-        self,
-        texts: Any,
-        batch_size: int,
-        judge: Callable[[int, tokenization.PackedTexts], tuple[np.ndarray, np.ndarray]],
-        least_length: int = 0,
-    ) -> list[list[TokenPrediction]]:
-        """What is predicted for the tokens of each text.
-
-        Args:
-          judge: of the number of a batch and the batch the tokens that the network
-            read and P(token was replaced), both [B, L].
-          least_length: of a batch.
-        """
-        texts, size = list(each_text(texts)), self.max_seq_length - 2
-        predictions: list[list[TokenPrediction]] = [[] for _ in texts]
-        windows = []
-        for number, text in enumerate(texts):
-            ids, offsets = self.tokenizer.encode_with_offsets(text)
-            for window in windows_of(number, ids, size, overlap=0):
-                end = window.start + len(window.ids)
-                windows.append((window, offsets[window.start : end]))
-        for number, batch in enumerate(batched(windows, batch_size)):
-            rows = [tokenization.join(self.vocab, window.ids) for window, _ in batch]
-            length = max(least_length, *(len(row.input_ids) for row in rows))
-            packed = tokenization.pad(rows, self.vocab.pad_id, length)
-            read, probs = judge(number, packed)
-            for row, (window, offsets) in enumerate(batch):
-                text, found = texts[window.text], predictions[window.text]
-                for place, (start, end) in enumerate(offsets, start=1):
-                    new, replacement = read[row, place], None
-                    if new != window.ids[place - 1]:
-                        replacement = self.vocab.tokens[new]
-                    probability = float(probs[row, place])
-                    token = text[start:end], start, end, probability, replacement
-                    found.append(TokenPrediction(*token))
-        return predictions
 
 
 # What an input may be a tuple of, by the key of `inputs.FORMS`.

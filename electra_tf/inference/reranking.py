@@ -334,6 +334,6 @@ def score_lists(
     counts: collections.Counter[str] = collections.Counter()
     for one in scored:
         counts.update(scoring.counts_of(one.num_tokens, one.num_unknown))
-    scoring.warn_of_nothing(counts)
+    scoring.warn_of_empty(counts)
     scores = (one.score for one in scored)
     return [list(itertools.islice(scores, len(one.hypotheses))) for one in lists]

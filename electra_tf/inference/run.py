@@ -114,7 +114,7 @@ def score(given) -> str | None:
         for row in scoring.rows(scorer, _texts(given), given.overlap, given.tokens):
             counts.update(scoring.counts_of(row["num_tokens"], row["num_unknown"]))
             write(json_line(row))
-        scoring.warn_of_nothing(counts)
+        scoring.warn_of_empty(counts)
     return given.output
 
 
@@ -174,7 +174,7 @@ def _write_shards(command: str, given, beam_args: str | None) -> None:
         *(command, load, options, given.input, given.output_dir),
         *(given.workers, beam_args, shard_bytes),
     )
-    scoring.warn_of_nothing(manifest["counts"])
+    scoring.warn_of_empty(manifest["counts"])
 
 
 def _model(given) -> str:

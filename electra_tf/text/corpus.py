@@ -131,12 +131,12 @@ def standard_input() -> BinaryIO:
 
 
 def check_outside(path: str, corpus_dir: str, flag: str) -> None:
-    """Raises UserError for a path in the corpus, which would be taken for its text."""
+    """Raises UserError for an output path in a directory that is read."""
     ours, theirs = Path(path).resolve(), Path(corpus_dir).resolve()
     if theirs in (ours, *ours.parents):
         raise UserError(
-            f"{flag} {path} is in --corpus-dir {corpus_dir}: it would be read as text "
-            "of the corpus."
+            f"{flag} {path} is in {corpus_dir}, and would be read as input the next "
+            "time."
         )
 
 

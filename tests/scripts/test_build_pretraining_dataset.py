@@ -298,7 +298,7 @@ def test_existing_output_is_left_alone(text, tmp_path):
     (output / SHARD).write_bytes(b"")
     assert "has 0 bytes, but the manifest" in fail(text, output)[0]
     # Output is not part of the corpus.
-    assert "is in --corpus-dir" in fail(text, Path(text) / "records")[0]
+    assert "would be read as input" in fail(text, Path(text) / "records")[0]
 
 
 def test_text_key_is_part_of_the_settings(tmp_path):

@@ -120,7 +120,7 @@ def test_files_are_overwritten_only_if_asked(corpus_dir, tmp_path):
     assert "vocab.txt.json exists already" in build(*flags, expect=2)
     text = corpus_dir / "a.txt"
     flags = (f"--corpus-dir={text}", f"--output-file={text}", "--overwrite")
-    assert "is in --corpus-dir" in build(*flags, expect=2)
+    assert "would be read as input" in build(*flags, expect=2)
     assert text.read_text(encoding="utf-8") == TEXT
 
 
@@ -187,7 +187,7 @@ def test_records_give_the_vocabulary_of_their_text(corpus_dir, tmp_path):
     [
         ("--output-file {tmp}/v.txt", 1, "either --corpus-dir or --tfds"),
         ("--output-file {tmp}/v.txt --corpus-dir {tmp}/blank", 2, "holds no words"),
-        ("--output-file {tmp}/a/v.txt --corpus-dir {tmp}", 2, "is in --corpus-dir"),
+        ("--output-file {tmp}/a/v.txt --corpus-dir {tmp}", 2, "would be read as input"),
         (
             "--output-file {tmp}/blank/b.txt/v --corpus-dir {tmp}/text",
             73,

@@ -129,8 +129,7 @@ def test_a_run_continues_with_the_checkpoint_that_it_began_with(pretrained, tmp_
     for path in model.glob("model.ckpt-12.*"):
         path.rename(tmp_path / "hidden" / path.name)
     error, code = fail("score", model, source, output, ONE)
-    assert "was begun with" in error and "model.ckpt-12, which is not there" in error
-    assert code == 2
+    assert "model.ckpt-12" in error and code == 2
     for path in (tmp_path / "hidden").iterdir():
         path.rename(model / path.name)
     succeed("score", model, source, output, ONE)
@@ -211,7 +210,7 @@ def test_models_and_options_that_do_not_fit(electric, texts, tmp_path):
         ("predict", output, ONE, "is not a fine-tuned model"),
         ("score", output, "--overlap=40", "an overlap of 40 tokens"),
         ("score", output, "--method=mask_each", "has no scores by the method"),
-        ("score", inside, ONE, "out is in"),
+        ("score", inside, ONE, "would be read as input"),
     ):
         error, code = fail(command, electric, texts[0], place, flag)
         assert problem in error and code == 2
