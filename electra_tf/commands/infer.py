@@ -39,10 +39,8 @@ define_path(
     "output_dir", "Instead: a folder of shards; --input may be a directory then."
 )
 define_path("nbest", "N-best lists: JSON lines.")
-define_path("references", "What was said: lines of a list's id and words.")
 flags.DEFINE_float("weight", None, "Of the model's score in rerank.", lower_bound=0)
 flags.DEFINE_boolean("tune", False, "Find the weight with the fewest word errors.")
-flags.DEFINE_boolean("best", False, "rerank writes lines of id and best text.")
 _ERRORS = ["strict", "replace"]
 flags.DEFINE_enum("encoding_errors", "strict", _ERRORS, "Of what is not UTF-8.")
 flags.DEFINE_string("text_key", "text", "The text's key in records; a/b is b inside a.")
@@ -55,7 +53,6 @@ flags.DEFINE_integer(
 flags.DEFINE_float(
     "threshold", 0.5, "Mark tokens above it.", lower_bound=0, upper_bound=1
 )
-flags.DEFINE_integer("max_passages", 1000, "Read from the input.", lower_bound=1)
 flags.DEFINE_enum(
     "method", None, [*METHODS], "Of scores. Default: the best that the model offers."
 )
@@ -80,12 +77,12 @@ _MODEL = "data_dir model_name model output"
 _TEXTS = f"{_MODEL} input text_key encoding_errors"
 _SCORES = "method overlap"
 _CORPUS = "output_dir workers shard_mb runner beam_args"
-# What is done -> the flags that it uses.
+# Command -> the flags that it uses.
 SUBCOMMANDS = {
-    "detect": f"{_TEXTS} {_CORPUS} max_passages seed format corrupt threshold",
-    "report": f"{_TEXTS} max_passages seed",
+    "detect": f"{_TEXTS} {_CORPUS} seed format corrupt threshold",
+    "report": f"{_TEXTS} seed",
     "score": f"{_TEXTS} {_CORPUS} {_SCORES} tokens",
-    "rerank": f"{_MODEL} encoding_errors {_SCORES} nbest references weight tune best",
+    "rerank": f"{_MODEL} encoding_errors {_SCORES} nbest weight tune",
     "predict": f"model data_dir task input input_format output {_CORPUS}",
 }
 

@@ -339,7 +339,7 @@ class Detections(_OfTexts):
 
     def rows(self, parts: Sequence[Unit]) -> Iterator[dict[str, Any]]:
         """See `detection.to_json`."""
-        texts = filter(None, map(str.strip, texts_in(parts, self.reading)))
+        texts = texts_in(parts, self.reading)
         for text, tokens in detection.detect(self._model, texts):
             yield detection.to_json(text, tokens)
 

@@ -207,7 +207,7 @@ def test_a_damaged_input_is_named_by_its_line(trial, inputs, tmp_path):
 def test_models_and_options_that_do_not_fit(electric, texts, tmp_path):
     output, inside = tmp_path / "out", texts[0] / "new/out"
     for command, place, flag, problem in (
-        ("predict", output, ONE, "is not a fine-tuned model"),
+        ("predict", output, ONE, "predict needs the head of a task"),
         ("score", output, "--overlap=40", "an overlap of 40 tokens"),
         ("score", output, "--method=mask_each", "has no scores by the method"),
         ("score", inside, ONE, "would be read as input"),

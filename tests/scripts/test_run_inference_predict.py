@@ -2,16 +2,15 @@
 """run_inference.py predict, and electra_tf.load, on models of every kind of task."""
 
 import functools
-import io
 import json
 import os
+import re
 import shutil
 from itertools import count
 
 import pytest
 
 import electra_tf
-from electra_tf.console import Console
 from electra_tf.errors import UserError
 from electra_tf.finetune.inputs import Input, open_source
 from electra_tf.inference import prediction
@@ -137,7 +136,7 @@ def test_a_trial_elsewhere_needs_its_vocabulary_but_no_data(data, trial, tmp_pat
 def test_predict_reads_standard_input_and_writes_standard_output(data, trial):
     flags = ("--model", str(trial), "--task", "reviews", "--input-format", "txt")
     done = run_script("run_inference.py", "predict", *flags, text=LINES)
-    assert done.returncode == 0 and "6 texts, " in done.stderr, done.stderr
+    assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     close(rows, without_ids(written(data, "reviews")))
 
@@ -156,17 +155,16 @@ def test_predict_reads_standard_input_and_writes_standard_output(data, trial):
 def test_bad_lines_are_named_and_leave_no_output(trial, tmp_path, name, content, words):
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    model, output = load(trial, "reviews"), tmp_path / "out.jsonl"
-    with pytest.raises(UserError, match=words) as caught:
-        asked = asked_in(model, path)
-        prediction.write(model, asked, str(output), Console(io.StringIO()))
-    assert caught.value.exit_code in (2, 65) and os.listdir(tmp_path) == [name]
+    flags = ("--model", str(trial), "--task", "reviews", "--input", str(path))
+    flags += ("--output", str(tmp_path / "out.jsonl"))
+    done = run_script("run_inference.py", "predict", *flags)
+    assert re.search(words, done.stderr), done.stderr
+    assert done.returncode in (2, 65) and os.listdir(tmp_path) == [name]
 
 
 def test_models_and_tasks_that_do_not_exist(trial, tmp_path):
     for place, task, pattern in (
-        (tmp_path, None, "not a fine-tuned model"),
-        (trial.parents[1], None, f"Its fine-tuned models.*{trial.name}"),
+        (tmp_path, None, "is neither"),
         (trial, None, "several tasks: reviews(.|\n)*--task"),
         (trial, "revews", "not fine-tuned on 'revews'(.|\n)*reviews"),
     ):
