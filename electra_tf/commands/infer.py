@@ -43,7 +43,7 @@ flags.DEFINE_float("weight", None, "Of the model's score in rerank.", lower_boun
 flags.DEFINE_boolean("tune", False, "Find the weight with the fewest word errors.")
 _ERRORS = ["strict", "replace"]
 flags.DEFINE_enum("encoding_errors", "strict", _ERRORS, "Of what is not UTF-8.")
-flags.DEFINE_string("text_key", "text", "The text's key in records; a/b is b inside a.")
+flags.DEFINE_string("text_key", "text", "Key or column of the text in records.")
 _FORMATS = ["terminal", "jsonl", "html"]
 flags.DEFINE_enum("format", "terminal", _FORMATS, "What detect prints.")
 flags.DEFINE_boolean("corrupt", False, "The generator replaces tokens before detect.")

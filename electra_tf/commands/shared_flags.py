@@ -91,7 +91,7 @@ def define_corpus() -> None:
     flags.DEFINE_string(
         "text_key",
         "text",
-        "Where the text is in JSON Lines, Parquet and Arrow; a/b is b inside a.",
+        "Key or column of the text in JSON Lines, Parquet and Arrow.",
     )
     flags.DEFINE_string(
         "tfds",

@@ -39,7 +39,7 @@ def test_a_run_without_curves_has_a_page(run):
     ("name", "text", "problem", "code"),
     [
         *((name, "{", "cannot be read", 65) for name in RIGHT),
-        (CONFIG, '{"task_names": ["cola"]}', "is not one", 2),
+        (CONFIG, '{"task_names": ["cola"]}', "is not the directory", 2),
     ],
 )
 def test_a_damaged_file_is_named(run, name, text, problem, code):
