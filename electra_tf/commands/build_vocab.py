@@ -4,9 +4,9 @@
 Example:
   python3 build_vocab.py --corpus-dir texts --vocab-size 30522 --output-file vocab.txt
 
-The settings of the tokenizer are written beside it (vocab.txt.json) and are found there
-by build_pretraining_dataset.py. The same corpus gives the same file, whatever the
-number of processes.
+The tokenizer settings are written beside it (vocab.txt.json), where
+build_pretraining_dataset.py finds them. The file does not depend on the number of
+processes.
 """
 
 import os
