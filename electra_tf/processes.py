@@ -115,9 +115,7 @@ def run_commands(
             process.kill()
         for number, handler in before.items():
             signal.signal(number, handler)
-    return (
-        EXIT_PREEMPTED if signals else next((code for code in codes if code), EXIT_OK)
-    )
+    return EXIT_PREEMPTED if signals else next(filter(None, codes), EXIT_OK)
 
 
 def _command(

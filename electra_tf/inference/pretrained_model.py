@@ -234,21 +234,11 @@ class PretrainedModel(Model):
 
     @functools.cached_property
     def _words(self):
-        """The config's word list; None, with a note on stderr, if it is missing."""
+        """The config's word list, if any."""
         from electra_tf.pretrain.masking import WordTables
 
-        if self.config.word_list is None:
-            return None
-        try:
-            return WordTables.of(
-                word_list.load(
-                    self.config.word_list, self.vocab, self.config.do_lower_case
-                )
-            )
-        except UserError as error:
-            why = " ".join(str(error).split())
-            _to_stderr(f"Note: {why} Words are masked by their ## pieces only.")
-            return None
+        path, lower = self.config.word_list, self.config.do_lower_case
+        return path and WordTables.of(word_list.load(path, self.vocab, lower))
 
     def _corrupted(self, batch, words, seed, number):
         from electra_tf.pretrain import masking
@@ -279,7 +269,7 @@ def load(path: str | os.PathLike) -> PretrainedModel:
     found = readers.find(path, log=say_nothing)
     path = os.path.abspath(local_of(os.fspath(path)))
     startup.import_tensorflow()
-    log = say_nothing if found.run else _to_stderr
+    log = say_nothing if found.run else functools.partial(print, file=sys.stderr)
     stored = found.read(log=log, slots=False, strict=False)
     if any(name.startswith(HEADS) for name in stored.tensors):
         network = empty_pretrainer(stored.config, stored.vocab)
@@ -303,7 +293,3 @@ def load(path: str | os.PathLike) -> PretrainedModel:
         origin=found.origin,
         known=stored.known,
     )
-
-
-def _to_stderr(line: str) -> None:
-    print(line, file=sys.stderr)

@@ -18,7 +18,6 @@ import itertools
 import json
 import math
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -156,8 +155,7 @@ def word_errors(reference: str, hypothesis: str) -> int:
 def errors_of(lists: Sequence[NBestList], is_needed: bool) -> list[list[int]] | None:
     """Word errors of each hypothesis of each list; None if a reference is missing.
 
-    Raises `UserError` naming such a list if the errors are needed. Otherwise a line on
-    stderr counts these lists, unless no list has a reference.
+    Raises `UserError` naming such a list if the errors are needed.
     """
     missing = [one.id for one in lists if one.reference is None]
     if missing and is_needed:
@@ -166,9 +164,6 @@ def errors_of(lists: Sequence[NBestList], is_needed: bool) -> list[list[int]] | 
             '"reference".'
         )
     if missing:
-        if len(missing) < len(lists):
-            line = f"No word error rate; lists without a reference: {len(missing)}."
-            print(line, file=sys.stderr)
         return None
     return [
         [word_errors(one.reference, hypothesis.text) for hypothesis in one.hypotheses]
@@ -210,18 +205,11 @@ def describe(
     words = sum(len(one.reference.split()) for one in lists)
     counts = [chosen_errors(lists, model, errors, at) for at in (0.0, weight)]
     counts.append(sum(map(min, errors)))
-    before, after, least = (f"{error_rate(count, words):.2%}" for count in counts)
+    before, after, least = (f"{count / max(1, words):.2%}" for count in counts)
     yield (
         f"Word error rate: {before} by given score, {after} reranked; {least} with the "
         f"best of each list ({', '.join(map(str, counts))} of {words} words)."
     )
-
-
-def error_rate(errors: int, words: int) -> float:
-    """Errors per word of the references; infinite if these have none."""
-    if not words:
-        return math.inf if errors else 0.0
-    return errors / words
 
 
 def tune(

@@ -69,7 +69,7 @@ class TestVocabulary:
                 "[PAD], [MASK]",
             ),
             (b"<unk>\t0\n<s>\t0\n\xe2\x96\x81the\t-3.5\n", "build_vocab.py makes one"),
-            (b'{"version": "1.0", "model": {}}', "JSON"),
+            (b'{"version": "1.0", "model": {}}', "tokenizer.json"),
         ],
     )
     def test_other_files_are_refused(self, tmp_path, data, text):
@@ -236,7 +236,7 @@ def test_tokens_that_do_not_fit_a_line_are_refused(tmp_path, token):
         return model | {"vocab": model["vocab"] | {token: len(model["vocab"])}}
 
     path = write(tmp_path / "tokenizer.json", TokenizerConfig(), model=with_token)
-    with pytest.raises(UserError, match="no tokenizer.json with a WordPiece"):
+    with pytest.raises(UserError, match="not a tokenizer.json with a WordPiece"):
         Vocabulary.load(path)
 
 
