@@ -13,7 +13,6 @@ among its top-level imports, so that `--help` and errors in flags and hparams ar
 
 import atexit
 import contextlib
-import difflib
 import errno
 import gc
 import os
@@ -187,9 +186,13 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _exit(message: str, code: int) -> None:
+def _exit(message: str, code: int) -> NoReturn:
     say(f"error: {printable(shown(message))}", sys.stderr)
     sys.exit(code)
+
+
+def _refuse(problem: str) -> NoReturn:
+    _exit(f"{problem}\nTry --help.", EXIT_FLAGS)
 
 
 def _parse_flags(argv: Sequence[str], commands: Mapping[str, str]) -> list[str]:
@@ -199,45 +202,22 @@ def _parse_flags(argv: Sequence[str], commands: Mapping[str, str]) -> list[str]:
         print(_help_text())
         sys.exit(0)
     if commands:
-        if not args or args[0] not in commands:
-            given = f", not {args[0]!r}" if args else ""
-            _exit(
-                f"the first argument is one of {', '.join(commands)}{given}.\n"
-                "Try --help.",
-                EXIT_FLAGS,
-            )
         command, args = args[:1], args[1:]
+        if not command or command[0] not in commands:
+            _refuse(f"the first argument must be one of {', '.join(commands)}.")
     try:
         rest = FLAGS([argv[0], *args])
-    except flags.UnrecognizedFlagError as e:
-        _exit(_unknown_flag(e.flagname), EXIT_FLAGS)
     except (flags.Error, ValueError) as e:
         missing = re.search(r"Flag --(\w+) must have a value other than None", str(e))
-        text = f"--{_hyphens(missing[1])} must be given" if missing else str(e)
-        _exit(f"{text}\nTry --help.", EXIT_FLAGS)
+        _refuse(f"--{_hyphens(missing[1])} must be given" if missing else str(e))
     if len(rest) > 1:
-        _exit(
-            f"unexpected argument {rest[1]!r}: every option starts with --.\n"
-            "Is a value with spaces missing its quotes? Try --help.",
-            EXIT_FLAGS,
-        )
-    if command:
-        _refuse_unused(command[0], commands)
-    return [*rest, *command]
-
-
-def _refuse_unused(command: str, commands: Mapping[str, str]) -> None:
-    """Exits if a flag of other commands is present."""
+        _refuse(f"unexpected argument {rest[1]!r}: every option starts with --.")
     used = {name: names.split() for name, names in commands.items()}
-    for flag in _script_flags():
-        if flag.present and flag.name not in used[command]:
-            others = [name for name in commands if flag.name in used[name]]
-            shown = " and ".join(filter(None, [", ".join(others[:-1]), others[-1]]))
-            _exit(
-                f"--{_hyphens(flag.name)} is not used by {command} but by {shown}.\n"
-                "Try --help.",
-                EXIT_FLAGS,
-            )
+    for flag in _script_flags() if command else ():
+        if flag.present and flag.name not in used[command[0]]:
+            others = " and ".join(name for name in used if flag.name in used[name])
+            _refuse(f"--{_hyphens(flag.name)} is used by {others}, not {command[0]}.")
+    return [*rest, *command]
 
 
 def _normalize(args: Sequence[str]) -> list[str]:
@@ -278,14 +258,6 @@ def _flag_name(name: str) -> str | None:
         if positive != name and positive in FLAGS and FLAGS[positive].boolean:
             return "no" + positive
     return None
-
-
-def _unknown_flag(name: str) -> str:
-    known = [flag.name for flag in _script_flags()]
-    known += [f"no_{flag.name}" for flag in _script_flags() if flag.boolean]
-    close = difflib.get_close_matches(name.replace("-", "_"), known, n=1)
-    hint = f"did you mean --{_hyphens(close[0])}?" if close else "Try --help."
-    return f"unknown flag --{_hyphens(name)}; {hint}"
 
 
 def _script_flags() -> list[flags.Flag]:

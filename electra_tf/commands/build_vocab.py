@@ -57,7 +57,7 @@ _OVERWRITE = flags.DEFINE_boolean(
 
 
 def main(argv: list[str]) -> None:
-    """Trains a vocabulary as the flags say."""
+    """Trains a vocabulary by the flags."""
     del argv
     output = _check_flags()
     # Imported late, so that wrong flags are reported first.
@@ -105,7 +105,7 @@ def _check_flags() -> str:
     least = len(SPECIAL_TOKENS) + _NUM_UNUSED.value
     if _VOCAB_SIZE.value <= least:
         raise UserError(
-            f"--vocab-size {_VOCAB_SIZE.value} leaves nothing beside the {least} "
+            f"--vocab-size {_VOCAB_SIZE.value} leaves no room beside the {least} "
             "special and unused tokens."
         )
     _BEAM_ARGS()

@@ -22,7 +22,7 @@ from electra_tf.export import formats
 define_path("data_dir", "The run's --data-dir.")
 flags.DEFINE_string("model_name", None, "The run's --model-name.")
 define_path("init_checkpoint", "Instead of a run: a checkpoint prefix or a directory.")
-define_path("vocab_file", "Vocabulary of --init-checkpoint, if none lies beside it.")
+define_path("vocab_file", "Vocabulary of --init-checkpoint, if not beside it.")
 flags.DEFINE_string(
     "hparams",
     "{}",

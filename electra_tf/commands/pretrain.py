@@ -40,7 +40,7 @@ _MAX_WALL_TIME = flags.DEFINE_string(
 
 
 def main(argv: list[str]) -> int:
-    """Trains or evaluates as the flags say; returns the exit code."""
+    """Trains or evaluates; returns the exit code."""
     del argv
     processes.end_with_parent()
     started = time.monotonic()

@@ -42,7 +42,7 @@ _POOLINGS: dict[str | None, Callable[[np.ndarray], np.ndarray]] = {
 }
 _TASK = "a trial of run_finetuning.py or a Hugging Face model with the head of a task"
 _PRETRAINED = "a run of pre-training"
-_WEIGHTS = "what it was exported from"
+_WEIGHTS = "the model before its export"
 # Method or attribute -> (the part that it needs, models with that part).
 _NEEDS = {
     "predict": ("the head of a task", _TASK),

@@ -101,7 +101,7 @@ def list_files(corpus_dir: str | os.PathLike) -> list[str]:
 
 
 def standard_input() -> BinaryIO:
-    """The bytes of standard input; UserError where it is closed."""
+    """The bytes of standard input; UserError if it is closed."""
     if sys.stdin is None:
         raise UserError("standard input is closed; name a file.")
     return sys.stdin.buffer
@@ -109,8 +109,8 @@ def standard_input() -> BinaryIO:
 
 def check_outside(path: str, corpus_dir: str, flag: str) -> None:
     """Raises UserError for an output path in a directory that is read."""
-    ours, theirs = Path(path).resolve(), Path(corpus_dir).resolve()
-    if theirs in (ours, *ours.parents):
+    output, folder = Path(path).resolve(), Path(corpus_dir).resolve()
+    if folder in (output, *output.parents):
         raise UserError(
             f"{flag} {path} is in {corpus_dir}, and would be read as input the next "
             "time."

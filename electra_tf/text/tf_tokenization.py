@@ -116,7 +116,7 @@ class TFTokenizer:
         return tf.strings.split(texts)
 
     def normalize(self, texts):
-        """Lower-cases strings and strips their accents, as the settings say."""
+        """Lower-cases strings and strips their accents, by the settings."""
         if self.config.do_lower_case:
             texts = _lower(texts)
             if self.config.strip_accents:

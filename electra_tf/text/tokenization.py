@@ -10,7 +10,7 @@ The steps (BERT's basic tokenizer, then greedy longest match):
      becomes " "; each ideograph becomes a word. Special tokens in the text ("[MASK]")
      are ordinary text.
   2. The text is split at white space; each word is lower-cased, decomposed (NFD, not
-     recomposed) and loses its nonspacing marks, as the settings say.
+     recomposed) and loses its nonspacing marks, by the settings.
   3. Each punctuation character becomes a word.
   4. A word of more than 200 characters, or one that wordpieces cannot spell, is [UNK].
 """

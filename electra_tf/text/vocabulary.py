@@ -470,8 +470,8 @@ def config_of_json(content: dict[str, Any], path: str | os.PathLike) -> Tokenize
         names["tokenize_chinese_chars"] = "handle_chinese_chars"
         return config_of_bert({k: normalizer.get(v) for k, v in names.items()}, path)
     for config in _SETTINGS:
-        ours = json.loads(fast_tokenizer(SPECIAL_TOKENS, config).to_str())
-        if (ours["normalizer"], ours["pre_tokenizer"]) == (normalizer, splits):
+        known = json.loads(fast_tokenizer(SPECIAL_TOKENS, config).to_str())
+        if (known["normalizer"], known["pre_tokenizer"]) == (normalizer, splits):
             return config
     raise refused_tokenizer(path, f"normalizer is {normalizer.get('type')}")
 

@@ -192,8 +192,12 @@ def test_rerank_finds_the_weight(electric, scorer, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "code", "text"),
     [
-        ("detect --model=/no --nbest=x", 1, "not used by detect but by rerank."),
-        ("report --model=/no --seed=3 --method=electric", 1, "by score and"),
+        ("detect --model=/no --nbest=x", 1, "is used by rerank, not detect."),
+        (
+            "report --model=/no --seed=3 --method=electric",
+            1,
+            "--method is used by score and rerank, not report.",
+        ),
         ("rerank --model=/no --nbest=/no", 1, "--weight or --tune"),
         ("rerank --model=/no --nbest=/no --weight=-1", 1, "non-negative"),
         ("score --model=/no --data-dir=x --input=/dev/null", 1, "--model alone"),

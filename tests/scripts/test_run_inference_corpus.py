@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""run_inference.py --output-dir: shards of what a model says of a whole corpus."""
+"""run_inference.py --output-dir: a model's answers for a whole corpus."""
 
 import json
 import shutil
