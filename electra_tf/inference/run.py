@@ -58,94 +58,89 @@ def run(command: str, flags: FlagValues, beam_args: str | None) -> None:
         _write_shards(command, given, beam_args)
         return
     _check_input(command, given)
-    commands = {f.__name__: f for f in (detect, report, score, rerank, predict)}
-    if written := commands[command](given):
-        put(written)
+    output = given.output
+    if command == "report":
+        output = report(given)
+    else:
+        commands = {f.__name__: f for f in (detect, score, rerank, predict)}
+        with line_writer(output) as write:
+            for line in commands[command](given):
+                write(line)
+    if output:
+        put(output)
 
 
-def detect(given) -> str | None:
-    """Shows the predictions for the tokens of each passage of the input."""
+def detect(given) -> Iterator[str]:
+    """Yields passages with the predictions for their tokens."""
     from electra_tf.inference import detection, prediction
 
-    with line_writer(given.output) as write:
-        model = prediction.load(_model(given))
-        if given.corrupt:
-            model.corrupt([])  # raises the error of a model without generator
-        in_terminal = given.output is None and sys.stdout.isatty()
-        seed = given.seed if given.corrupt else None
-        for line in detection.show(
-            detection.detect(model, _texts(given), seed),
-            given.format,
-            temperature=model.config.temperature if given.corrupt else None,
-            threshold=given.threshold,
-            colour=in_terminal or "FORCE_COLOR" in os.environ,
-        ):
-            write(line)
-    return given.output
+    model = prediction.load(_model(given))
+    if given.corrupt:
+        model.corrupt([])  # raises the error of a model without generator
+    in_terminal = given.output is None and sys.stdout.isatty()
+    return detection.show(
+        detection.detect(model, _texts(given), given.seed if given.corrupt else None),
+        given.format,
+        temperature=model.config.temperature if given.corrupt else None,
+        threshold=given.threshold,
+        colour=in_terminal or "FORCE_COLOR" in os.environ,
+    )
 
 
 def report(given) -> str:
-    """Writes an HTML page about a run."""
+    """Writes an HTML page about a run; returns its path."""
     from electra_tf.inference import detection, html_report, pretrained_model
 
     folder = Path(_model(given))
     bring_model(folder)
     html_report.config_of(folder)  # raises the error of other directories
-    shown: list[tuple] = []
+    passages: list[tuple] = []
     if given.input:
         model = pretrained_model.load(folder)
-        shown = list(detection.detect(model, _texts(given), given.seed))
+        passages = list(detection.detect(model, _texts(given), given.seed))
     output = given.output or os.path.join(folder, "report.html")
-    html_report.write_report(folder, shown, output)
+    html_report.write_report(folder, passages, output)
     print(paths.shown(f"Written to {output}"))
     return output
 
 
-def score(given) -> str | None:
-    """Writes a JSON object for each text of the input."""
+def score(given) -> Iterator[str]:
+    """Yields a JSON object for each text of the input."""
     from electra_tf.inference import prediction, scoring
 
-    with line_writer(given.output) as write:
-        scorer = prediction.load(_model(given)).scorer(given.method)
-        counts: collections.Counter[str] = collections.Counter()
-        for row in scoring.rows(scorer, _texts(given), given.overlap, given.tokens):
-            counts.update(scoring.counts_of(row["num_tokens"], row["num_unknown"]))
-            write(json_line(row))
-        scoring.warn_of_empty(counts)
-    return given.output
+    scorer = prediction.load(_model(given)).scorer(given.method)
+    counts: collections.Counter[str] = collections.Counter()
+    for row in scoring.rows(scorer, _texts(given), given.overlap, given.tokens):
+        counts.update(scoring.counts_of(row["num_tokens"], row["num_unknown"]))
+        yield json_line(row)
+    scoring.warn_of_empty(counts)
 
 
-def rerank(given) -> str | None:
-    """Writes the lists of --nbest in their new order."""
+def rerank(given) -> Iterator[str]:
+    """Yields the lists of --nbest in their new order."""
     from electra_tf.inference import prediction, reranking
 
     if (given.weight is None) != given.tune:
         raise UserError("rerank needs --weight or --tune, and not both.", EXIT_FLAGS)
     lists = reranking.read_nbest(given.nbest, given.encoding_errors)
     errors = reranking.errors_of(lists, is_needed=given.tune)
-    with line_writer(given.output) as write:
-        scorer = prediction.load(_model(given)).scorer(given.method)
-        scores = reranking.score_lists(lists, scorer, given.overlap)
-        tuned = reranking.tune(lists, scores, errors) if given.tune else None
-        weight = tuned.weight if tuned else given.weight
-        for row in reranking.reranked(lists, scores, weight):
-            write(json_line(row))
+    scorer = prediction.load(_model(given)).scorer(given.method)
+    scores = reranking.score_lists(lists, scorer, given.overlap)
+    tuned = reranking.tune(lists, scores, errors) if given.tune else None
+    weight = tuned.weight if tuned else given.weight
+    yield from map(json_line, reranking.reranked(lists, scores, weight))
     for line in reranking.describe(lists, scores, errors, weight, tuned):
         print(line, file=sys.stderr)
-    return given.output
 
 
-def predict(given) -> str | None:
-    """Writes the prediction of a fine-tuned model for each input."""
+def predict(given) -> Iterator[str]:
+    """Yields the prediction of a fine-tuned model for each input."""
     from electra_tf.finetune import inputs
     from electra_tf.inference import prediction
 
     predictor = prediction.load_predictor(given.model, given.task, given.data_dir)
     source = inputs.open_source(given.input, given.input_format, predictor.reads)
-    with line_writer(given.output) as write:
-        for row in predictor.rows(predictor.read_inputs(source)):
-            write(json_line(row))
-    return given.output
+    return map(json_line, predictor.rows(predictor.read_inputs(source)))
 
 
 def _write_shards(command: str, given, beam_args: str | None) -> None:
