@@ -100,16 +100,6 @@ _KINDS = {
     (False, False): "",
 }
 
-_PASSAGES = """
-.passage { font: 1.05rem/2.1 Georgia, serif; max-width: 46rem; }
-.passage span[class] { border-radius: .25em; padding: .1em .12em; }
-.passage .caught { background: #9fdcae; font-weight: 600; }
-.passage .missed { background: #f6d58a; font-weight: 600; }
-.passage span.alarm { border-radius: 0; box-shadow: inset 0 -2px 0 #c0392b; }
-.passage s { color: #7b8794; font-size: .8em; margin-left: .25em; }
-.legend span { border-radius: .25em; padding: .15em .4em; margin-right: .8em; }
-"""
-
 
 def flagged(
     tokens: Sequence[TokenPrediction], threshold: float | None = None
@@ -255,6 +245,13 @@ td:nth-child(3) { color: #52606d; }
 details td:nth-child(2) { text-align: left; font-family: ui-monospace, monospace; }
 img { max-width: 100%; }
 .summary { color: #52606d; margin-top: 0; }
+.passage { font: 1.05rem/2.1 Georgia, serif; max-width: 46rem; }
+.passage span[class] { border-radius: .25em; padding: .1em .12em; }
+.passage .caught { background: #9fdcae; font-weight: 600; }
+.passage .missed { background: #f6d58a; font-weight: 600; }
+.passage span.alarm { border-radius: 0; box-shadow: inset 0 -2px 0 #c0392b; }
+.passage s { color: #7b8794; font-size: .8em; margin-left: .25em; }
+.legend span { border-radius: .25em; padding: .15em .4em; margin-right: .8em; }
 """
 
 
@@ -265,6 +262,6 @@ def page(title: str, parts: Sequence[str]) -> str:
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{html.escape(title)}</title>"
-        f"<style>{_STYLE}{_PASSAGES}</style></head>\n"
+        f"<style>{_STYLE}</style></head>\n"
         f"<body>\n{body}\n</body></html>"
     )

@@ -51,7 +51,8 @@ _HEAD_BYTES = 512  # a block of tar
 _BUFFER_BYTES = 32 << 10  # larger buffers slow down small members
 # A frame, or a skippable one, which some programs with several threads write first.
 _ZSTD = b"\x28\xb5\x2f\xfd", *(bytes([n]) + b"\x2a\x4d\x18" for n in range(80, 96))
-_PACKED = (b"\x1f\x8b", b"\xfd7zXZ\0", b"BZh", *_ZSTD)
+_JOINED = {b"\xfd7zXZ\0": lzma.LZMADecompressor, b"BZh": bz2.BZ2Decompressor}
+_PACKED = (b"\x1f\x8b", *_JOINED, *_ZSTD)
 _MAX_ZSTD_WINDOW_LOG = 31  # `zstd --long=31`, common for large corpora
 
 STANDARD_INPUT = "standard input"
@@ -496,10 +497,9 @@ def _decompressor(content: Content, path: str) -> Any:
     head = content.head
     if head.startswith(b"\x1f\x8b"):
         return gzip.open(content)
-    if head.startswith(b"\xfd7zXZ\0"):
-        return io.BufferedReader(_Joined(content, lzma.LZMADecompressor), BLOCK_BYTES)
-    if head.startswith(b"BZh"):
-        return io.BufferedReader(_Joined(content, bz2.BZ2Decompressor), BLOCK_BYTES)
+    for magic, stream in _JOINED.items():
+        if head.startswith(magic):
+            return io.BufferedReader(_Joined(content, stream), BLOCK_BYTES)
     if head.startswith(_ZSTD):
         if zstd is None:
             raise missing_package(path, "backports.zstd")
