@@ -179,7 +179,7 @@ def test_records_give_the_vocabulary_of_their_text(corpus_dir, tmp_path):
         build(*flags, "--text-key", "body")
     assert (tmp_path / "text.txt").read_text() == (tmp_path / "json.txt").read_text()
     error = build(*flags, "--overwrite", expect=65)
-    assert f"{other}/a.jsonl line 1 has no 'text' but ['body']" in error
+    assert f"{other}/a.jsonl line 1 has no text under 'text'" in error
 
 
 @pytest.mark.parametrize(

@@ -164,7 +164,7 @@ def test_bad_lines_are_named_and_leave_no_output(trial, tmp_path, name, content,
 
 def test_models_and_tasks_that_do_not_exist(trial, tmp_path):
     for place, task, pattern in (
-        (tmp_path, None, "is neither"),
+        (tmp_path, None, str(tmp_path)),
         (trial, None, "several tasks: reviews(.|\n)*--task"),
         (trial, "revews", "not fine-tuned on 'revews'(.|\n)*reviews"),
     ):

@@ -155,7 +155,7 @@ class TestSettings:
         # Cased tokenizers keep accents in any case.
         vocabulary.write_settings(vocab, TokenizerConfig(False, False))
         assert vocabulary.resolve_settings(vocab, False, True).do_lower_case is False
-        with pytest.raises(UserError, match="fits it: do_lower_case false"):
+        with pytest.raises(UserError, match="Give do_lower_case false"):
             vocabulary.resolve_settings(vocab, True)
 
     def test_of_another_vocabulary(self, vocab):
