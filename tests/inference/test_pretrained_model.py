@@ -131,12 +131,6 @@ def test_corrupt_replaces_whole_words_of_a_list(tmp_path):
     assert (found == 2).sum() == 80 and not (found == 1).any()  # 4 of 28 tokens each
 
 
-def test_a_missing_word_list_is_an_error(tmp_path):
-    model, _, texts = model_of_words(tmp_path / "gone.txt")
-    with pytest.raises(UserError, match=r"cannot read the word_list .*gone\.txt"):
-        model.corrupt(texts)
-
-
 def test_a_masked_language_model_detects_nothing(pretrained):
     model = electra_tf.load(pretrained("mlm") / "models" / "mlm")
     with pytest.raises(UserError, match="is a masked language model"):

@@ -3,8 +3,6 @@
 
 import functools
 import json
-import os
-import re
 import shutil
 from itertools import count
 
@@ -13,7 +11,6 @@ import pytest
 import electra_tf
 from electra_tf.errors import UserError
 from electra_tf.finetune.inputs import Input, open_source
-from electra_tf.inference import prediction
 from tests.helpers.runs import run_script
 from tests.helpers.tiny_finetuning import own_sentences
 
@@ -142,35 +139,3 @@ def test_predict_reads_standard_input_and_writes_standard_output(data, trial):
 
 
 # Mistakes.
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
-        ("x.tsv", "id\ttexd\n1\ta\n", "x.tsv has no column 'text'.*'texd'?"),
-        ("x.txt", b"a\nb\xe9\n", "x.txt: byte 0xe9 at offset 3 is not UTF-8"),
-        ("x.xlsx", "a", "x.xlsx is xlsx(.|\n)*tsv, csv, jsonl, json, parquet, txt"),
-    ],
-)
-def test_bad_lines_are_named_and_leave_no_output(trial, tmp_path, name, content, words):
-    path = tmp_path / name
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    flags = ("--model", str(trial), "--task", "reviews", "--input", str(path))
-    flags += ("--output", str(tmp_path / "out.jsonl"))
-    done = run_script("run_inference.py", "predict", *flags)
-    assert re.search(words, done.stderr), done.stderr
-    assert done.returncode in (2, 65) and os.listdir(tmp_path) == [name]
-
-
-def test_models_and_tasks_that_do_not_exist(trial, tmp_path):
-    for place, task, pattern in (
-        (tmp_path, None, str(tmp_path)),
-        (trial, None, "several tasks: reviews(.|\n)*--task"),
-        (trial, "revews", "not fine-tuned on 'revews'(.|\n)*reviews"),
-    ):
-        with pytest.raises(UserError, match=pattern):
-            prediction.load_predictor(str(place), task)
-    with pytest.raises(UserError, match="--input-format"):
-        open_source("-", None, "texts")
-    with pytest.raises(UserError, match="input 0 is"):
-        load(trial, "reviews").predict([("a", "b")])
