@@ -53,7 +53,7 @@ def silence(stream: TextIO) -> None:
         os.dup2(nowhere.fileno(), stream.fileno())
 
 
-def say_nothing(message: str) -> None:
+def silent(message: str) -> None:
     """A no-op logger."""
 
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from electra_tf import startup
 from electra_tf.config.finetuning import FinetuningConfig, vocabulary_of
-from electra_tf.console import say_nothing
+from electra_tf.console import silent
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.finetune import preprocessing, registry
 from electra_tf.finetune.classification import MultilabelTask
@@ -119,7 +119,7 @@ def read_huggingface(folder: Path) -> TaskPredictor | None:
 
 
 def _predictor(folder: Path, config: Mapping[str, Any]) -> TaskPredictor:
-    found = huggingface.info(folder, say_nothing)
+    found = huggingface.info(folder, silent)
     if found.vocab_file is None or found.tokenizer_config is None:
         raise UserError(f"{folder} comes without the files of its tokenizer.")
     vocab = Vocabulary.load(found.vocab_file)
@@ -304,14 +304,14 @@ def read_trial(
         facts = read_facts(folder)
     else:
         facts = [facts_of(t) for t in registry.make_tasks(config, vocab)]
-    found = readers.find(str(folder), say_nothing)
+    found = readers.find(str(folder), silent)
     found.check(config, vocab, FINETUNE)
     startup.import_tensorflow()
     from electra_tf.finetune.model import build_finetuning_model, load_all
 
     model = build_finetuning_model(config, facts, dtype=precision)
     weights = {v.path: v.value for v in model.variables}
-    load_all(found, weights, say_nothing)
+    load_all(found, weights, silent)
     return FinetunedModel(config, vocab, facts, model, found.origin)
 
 

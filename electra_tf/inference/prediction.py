@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from electra_tf import startup
-from electra_tf.console import say_nothing
+from electra_tf.console import silent
 from electra_tf.errors import UserError
 from electra_tf.finetune import conll, inputs, qa
 from electra_tf.finetune.inputs import Input, Source
@@ -50,7 +50,7 @@ def _read_saved_model(folder: Path) -> SavedModelPredictor | SavedModelPart:
 
     Raises `UserError`: 2 for other SavedModels, 65 for a damaged one.
     """
-    manifest = verify_folder(folder, say_nothing)
+    manifest = verify_folder(folder, silent)
     startup.import_tensorflow()
     import tensorflow as tf
     import tensorflow_text  # noqa: F401 - its ops are in the graph

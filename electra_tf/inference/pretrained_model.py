@@ -21,7 +21,7 @@ import numpy as np
 
 from electra_tf import startup
 from electra_tf.config.pretraining import PretrainingConfig
-from electra_tf.console import say_nothing
+from electra_tf.console import silent
 from electra_tf.errors import UserError
 from electra_tf.inference.model import Model, TokenPrediction
 from electra_tf.inference.scoring import METHODS, batched, windows_of
@@ -230,7 +230,7 @@ class PretrainedModel(Model):
         stored = StoredModel(
             self.config, *settings, tensors, {}, 0, self.origin, self._known
         )
-        writers[format](stored, "all", path, log=say_nothing)
+        writers[format](stored, "all", path, log=silent)
 
     @functools.cached_property
     def _words(self):
@@ -266,10 +266,10 @@ def load(path: str | os.PathLike) -> PretrainedModel:
 
     Raises `UserError` if the path holds none, or if its files do not fit each other.
     """
-    found = readers.find(path, log=say_nothing)
+    found = readers.find(path, log=silent)
     path = os.path.abspath(local_of(os.fspath(path)))
     startup.import_tensorflow()
-    log = say_nothing if found.run else functools.partial(print, file=sys.stderr)
+    log = silent if found.run else functools.partial(print, file=sys.stderr)
     stored = found.read(log=log, slots=False, strict=False)
     if any(name.startswith(HEADS) for name in stored.tensors):
         network = empty_pretrainer(stored.config, stored.vocab)
