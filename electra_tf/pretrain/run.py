@@ -515,10 +515,8 @@ class Samples:
             return False  # two_stage has no discriminator yet
         arrays = [x.numpy() for x in (batch["input_ids"], ids, probs)]
         passages = [self._passage(*row) for row in zip(*arrays, strict=True)]
-        self._journal.add(
-            [{"step": step, "passages": passages}],
-            lambda events: events.write_text(step, "samples", to_markdown(passages)),
-        )
+        row = {"step": step, "passages": passages}
+        self._journal.add([row], to_markdown(passages))
         self._journal.sync()
         return False
 

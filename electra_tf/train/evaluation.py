@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluating a task over batches: by itself, or from time to time while it trains."""
+"""Evaluation of a task over batches, once or repeatedly during training."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from electra_tf.train.step import Evaluable
 
 
 class Evaluation:
-    """Computes a task's metrics over global batches; its graph is built once."""
+    """Computes a task's metrics over global batches, in a graph that is built once."""
 
     def __init__(self, task: Evaluable, placement: Placement):
         self._task, self._placement = task, placement
-        self._step = tf.function(self._sums_of_next, autograph=False)
+        self._step = tf.function(self._batch_sums, autograph=False)
 
-    def _sums_of_next(self, iterator):
+    def _batch_sums(self, iterator):
         strategy = self._placement.strategy
         sums = strategy.run(self._replica_sums, args=(next(iterator),))
         return {k: strategy.experimental_local_results(v)[0] for k, v in sums.items()}
 
     def _replica_sums(self, batch):
-        weights = self._over_replicas(self._task.loss_weights(batch))
-        return self._over_replicas(self._task.evaluation_sums(batch, weights))
+        weights = self._sum_over_replicas(self._task.loss_weights(batch))
+        return self._sum_over_replicas(self._task.evaluation_sums(batch, weights))
 
-    def _over_replicas(self, values):
+    def _sum_over_replicas(self, values):
         if self._placement.num_replicas == 1:
             return values
         return tf.distribute.get_replica_context().all_reduce("SUM", values)
@@ -45,7 +45,7 @@ class Evaluation:
         console: Console,
         is_stopped: Callable[[], bool] = lambda: False,
     ) -> dict[str, float] | None:
-        """The metrics over `num_steps` global batches together; None if stopped."""
+        """Returns the metrics over `num_steps` global batches; None if stopped."""
         progress = Progress(console, num_steps, 0, batch_size, max(1, num_steps // 10))
         totals: dict[str, np.ndarray] = {}
         try:
@@ -66,18 +66,18 @@ class Evaluation:
 
 
 class PeriodicEvaluation:
-    """Evaluates the weights of a training at some steps, beside its curves.
+    """Evaluates the weights during training, at some steps.
 
-    Writes evaluations.jsonl, and what TensorBoard shows as the run "eval".
+    Writes evaluations.jsonl, and TensorBoard events under the name "eval".
 
     Args:
       evaluation: of the task.
       batches: makes an iterator over the same batches each time.
-      size: how many there are, and how many sequences each has.
+      size: number of batches, sequences per batch.
       directory: of the run.
       console: where the metrics are shown.
-      is_stopped: whether the run is to end now; the evaluation is left to the next.
-      journal: step, tags and is_chief of `Journal`; later evaluations are made again.
+      is_stopped: whether to postpone the evaluation to the next start of the run.
+      journal: step, tags and is_chief of `Journal`.
     """
 
     def __init__(
@@ -97,17 +97,16 @@ class PeriodicEvaluation:
         self.has = self._journal.has
 
     def __call__(self, step: int) -> bool | None:
-        """Evaluates this step's weights; the training goes on. None if stopped."""
-        quiet = Console(silent=True)
+        """Evaluates the weights of this step; see `loop.Pause` for what it returns."""
+        silent = Console(silent=True)
         metrics = self._evaluation(
-            self._batches(), *self._size, quiet, self._is_stopped
+            self._batches(), *self._size, silent, self._is_stopped
         )
         if metrics is None:
             self._console.log(f"Evaluation at step {step:,} is left to the next start.")
             return None
         shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
         self._console.log(f"Evaluation at step {step:,}: {shown}")
-        row = {"step": step} | metrics
-        self._journal.add([row], lambda events: events.write(step, metrics))
+        self._journal.add([{"step": step} | metrics])
         self._journal.sync()
         return False
