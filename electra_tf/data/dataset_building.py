@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text -> TFRecord shards and their manifest, in parallel and interruptible.
 
-What a shard holds is fixed before the build starts. Each unit of the corpus
-(`text.units`) has its own stream of random numbers, and units are dealt to shards by
-size alone. So a build that was killed and is run again, with any number of processes,
-ends with the same bytes, and does not repeat the shards that it has.
+The content of each shard is fixed before the build starts. Each unit of the corpus
+(`text.units`) has its own stream of random numbers, and units are assigned to shards by
+size alone. So a build that is resumed, with any number of processes, produces the same
+bytes and skips the finished shards.
 """
 
 import functools
@@ -34,36 +34,36 @@ from electra_tf.jobs.folder import OWN, JobFolder
 from electra_tf.jobs.job import Job, Runner
 from electra_tf.paths import shown
 from electra_tf.storage import remote
+from electra_tf.storage.files import atomic_write
 from electra_tf.storage.manifest import sha256
 from electra_tf.text import corpus, units
 from electra_tf.text.units import Corpus, Unit
 from electra_tf.text.vocabulary import Vocabulary
 
 SCHEMA_VERSION = 2
-# A shard has about 64 MB of records. Those of a small data set are smaller, down to
-# 4 MB, so that up to 16 processes share the work.
+# Shards have about 64 MB of records; those of small data sets down to 4 MB, so that up
+# to 16 processes share the work.
 _SHARD_BYTES, _SMALL_SHARD_BYTES, _SMALL_SHARDS = 64e6, 4e6, 16
-_HELD_BYTES = 64 << 20  # of records, before they are written to their shards
+_HELD_BYTES = 64 << 20  # of records in memory
 
 _NAME = "build"
 _MIN_SEQ_LENGTH = 8
 _MAX_NAMES = 1000  # of files, in the manifest
-# Shares of the tokens of a data set, and of a vocabulary, that bring a warning.
+# Shares of the tokens of a data set, and of a vocabulary, for a warning.
 _MUCH_UNKNOWN, _MUCH_CASED = 0.05, 0.01
 
-_Group = tuple[list[Unit], list[int]]  # and the numbers of its shards
+_Group = tuple[list[Unit], list[int]]  # units, numbers of their shards
 
 
 class Plan(NamedTuple):
-    """What every process of a build needs.
+    """The settings of a build for all its processes.
 
     Attributes:
-        folder: where the shards go.
-        settings: what they are made by.
-        num_shards: how many there are.
-        is_only_unit: the corpus is a single unit.
-        vocab_sha256: of the vocabulary that the file must have, on every machine.
-        identity: a hash of all that makes two builds the same.
+        folder: of the shards.
+        num_shards: number of shards.
+        is_only_unit: whether the corpus has a single unit.
+        vocab_sha256: hash of the vocabulary, which every machine needs.
+        identity: a hash of the settings and the corpus.
         firsts: by portion of the corpus (`units.portions`) the index of its first unit.
     """
 
@@ -86,17 +86,17 @@ def build(
 ) -> dict:
     """Builds the shards of a corpus and their manifest; returns the manifest.
 
-    An unfinished build of the same corpus and settings is resumed; a finished one is
-    left unchanged.
+    Resumes an unfinished build of the same corpus and settings; leaves a finished one
+    unchanged.
 
     Args:
-      num_processes: has no influence on the result.
-      num_shards: None: one for every 64 MB of records; up to 16 smaller ones.
-      beam_args: Apache Beam does the work, with these options; None: processes of
-        this machine. That has no influence on the result either.
+      num_processes: does not affect the result.
+      num_shards: by default one for every 64 MB of records, or up to 16 smaller ones.
+      beam_args: options for Apache Beam, which then does the work instead of local
+        processes; does not affect the result.
 
-    Raises UserError for what cannot be read or written, and for an output directory
-    that holds anything else.
+    Raises `UserError` for invalid settings, failed reads and writes, and an output
+    directory with other contents.
     """
     _check_settings(settings, num_processes, num_shards)
     if beam_args is not None and remote.is_remote(output_dir):
@@ -149,9 +149,9 @@ def _check_settings(
     for flag, value, least in (
         ("--max-seq-length", settings.max_seq_length, _MIN_SEQ_LENGTH),
         ("--num-processes", num_processes, 1),
-        ("--num-out-files", 1 if num_shards is None else num_shards, 1),
+        ("--num-out-files", num_shards, 1),
     ):
-        if value < least:
+        if value is not None and value < least:
             raise UserError(f"{flag} {value}: give at least {least}.")
     settings.filters.check()
 
@@ -159,7 +159,7 @@ def _check_settings(
 def _identity(
     text: Corpus, settings: BuildSettings, vocab: Vocabulary, num_shards: int | None
 ) -> dict:
-    """What makes two builds the same, in JSON."""
+    """Everything that affects the result, in JSON."""
     filters = settings.filters.identity()
     return {
         "schema_version": SCHEMA_VERSION,
@@ -195,7 +195,7 @@ def _write_manifest(
             EXIT_DAMAGED,
         )
     path = os.path.join(plan.folder, record_index.TOKEN_COUNTS)
-    record_index.write_token_counts(path, tokens)
+    atomic_write(path, "".join(f"{count}\n" for count in tokens.tolist()))
     remote.put(path)
     settings, stored = plan.settings, folder.state
     manifest = {
@@ -221,7 +221,6 @@ def _write_manifest(
         },
         "settings": stored["settings"],
     }
-    # The place of every record, for random access.
     shards = [os.path.join(plan.folder, file["name"]) for file in files]
     remote.put(record_index.write(sorted(shards)))
     folder.finish(manifest)
@@ -246,19 +245,19 @@ def _summary(manifest: dict) -> str:
 
 
 def _warnings(manifest: dict, vocab: Vocabulary) -> Iterator[str]:
-    """What is probably not as its builder wants it."""
+    """Warnings about probable mistakes."""
     counts, tokens = manifest["corpus"], manifest["token_counts"]
     if 2 * counts["tokens_kept"] < counts["tokens"]:
         yield (
-            f"{counts['tokens_kept']:,} of {counts['tokens']:,} tokens are used: what "
-            "of a line goes beyond --max-seq-length is cut off.\nPut each sentence or "
-            "paragraph on a line of its own, ended by LF or CRLF."
+            f"{counts['tokens_kept']:,} of {counts['tokens']:,} tokens are used: lines "
+            "are cut at --max-seq-length.\nPut each sentence or paragraph on its own "
+            "line, ended by LF or CRLF."
         )
     if tokens["unknown"] > _MUCH_UNKNOWN * tokens["all"]:
         yield (
             f"{tokens['unknown']:,} of {tokens['all']:,} tokens are [UNK]: is "
             f"{vocab.path} of another language?\nWords of more than 200 characters are "
-            "[UNK], too: scripts without spaces need some, or line ends."
+            "also [UNK]: scripts without spaces need some, or line ends."
         )
     if manifest["tokenizer"]["do_lower_case"]:
         cased = sum(
@@ -277,13 +276,11 @@ def _warnings(manifest: dict, vocab: Vocabulary) -> Iterator[str]:
 
 
 def deal(units: Sequence[Unit], num_shards: int, seed: int) -> list[_Group]:
-    """Deals units to shards of about equal size, in a random order fixed by the seed.
+    """Assigns units to shards of about equal size, in a random order by the seed.
 
-    Returns groups of units and the numbers of the shards that their examples go to: one
-    shard takes the examples in order, several take them in turn.
-
-    The order puts parts of the whole corpus into every shard. Where there are more
-    shards than units, a unit has several.
+    Returns groups of units and the numbers of their shards. A unit has several shards,
+    which take its examples in turn, if there are more shards than units. The random
+    order puts parts of the whole corpus into every shard.
     """
     units = list(units)
     random.Random(f"{seed}/order").shuffle(units)
@@ -296,7 +293,7 @@ def deal(units: Sequence[Unit], num_shards: int, seed: int) -> list[_Group]:
         groups.setdefault(shard, []).append(unit)
         before += unit.weight
     starts = sorted(groups)
-    # The shards before the first unit's are its own too.
+    # The first group also has the shards before its start.
     bounds = itertools.pairwise([0, *starts[1:], num_shards])
     return [
         (groups[start], list(range(*pair)))
@@ -306,18 +303,18 @@ def deal(units: Sequence[Unit], num_shards: int, seed: int) -> list[_Group]:
 
 @functools.lru_cache(1)
 def _maker(plan: Plan) -> RecordMaker:
-    verdicts = None
+    verdicts_of = None
     if plan.settings.filters.compare:
-        folder = os.path.join(plan.folder, OWN)
-        verdicts = filters.Verdicts(folder, plan.identity, plan.firsts)
-    maker = RecordMaker(plan.settings, plan.is_only_unit, verdicts)
+        place = os.path.join(plan.folder, OWN), plan.identity, plan.firsts
+        verdicts_of = functools.partial(filters.verdicts_of, *place)
+    maker = RecordMaker(plan.settings, plan.is_only_unit, verdicts_of)
     advice = "Every machine needs the same file there."
     maker.vocab.check_same(plan.vocab_sha256, "the build was begun", advice)
     return maker
 
 
 def number_documents(plan: Plan, task: tuple[int, list], folder: str) -> dict[str, Any]:
-    """Writes the numbers by which the documents of a portion are compared."""
+    """Writes the numbers of the documents of a portion, for `filters.compare`."""
     portion, units = task
     documents = (scan(Unit(*unit), plan.settings) for unit in units)
     filters.write_numbers(folder, portion, plan.settings.filters, documents)
@@ -336,12 +333,12 @@ def write_shards(
 ) -> dict[str, Any]:
     """Writes the shards of a group; returns its counts.
 
-    Records are dealt to several shards in turn, as the original does.
+    Several shards take the records in turn, as in the original.
     """
     units, shards = task
     maker, total = _maker(plan), Counts()
     maker.token_counts[:] = 0
-    # The original's names: pretrain_data.tfrecord-3-of-17, padded to five digits.
+    # The original's names, with numbers of five digits.
     names = [f"{s:05d}-of-{plan.num_shards:05d}" for s in shards]
     paths = [os.path.join(folder, f"pretrain_data.tfrecord-{n}") for n in names]
     for path in paths:
@@ -367,7 +364,7 @@ def write_shards(
 
 
 def _append(buffers: Sequence[list[bytes]], paths: Sequence[str]) -> None:
-    """Empties buffers into their files, of which a thousand are too many to be open."""
+    """Appends buffers to their files, which may be too many to keep open."""
     for path, buffer in zip(paths, buffers, strict=True):
         if buffer:
             with open(path, "ab") as f:

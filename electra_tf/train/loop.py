@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one training loop: steps, reports, checkpoints, and an end that loses nothing.
+"""The training loop: steps, reports, checkpoints, and stops without loss of work.
 
-Re-running a command continues its run: the step number comes from the checkpoint, and
-batch k, its masking and the dropout of step k are functions of (seed, k), so there is
-no other position to restore.
+Re-running a command continues its run. The step number comes from the checkpoint; batch
+k, its masking and the dropout of step k are functions of (seed, k), so there is no
+other position to restore.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import io
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -24,14 +23,14 @@ from electra_tf.console import Console
 from electra_tf.errors import EXIT_DIVERGED, UserError, as_user_error
 from electra_tf.storage.checkpoints import BackgroundSaver, Checkpoints
 from electra_tf.storage.files import atomic_write
-from electra_tf.train.distribution import Placement, Workers
+from electra_tf.train.distribution import Placement
 from electra_tf.train.reporting import Report, overflowed
 from electra_tf.train.step import TrainingStep
 from electra_tf.train.supervisor import StopRequest
 
-# How long the loop stays inside the graph: as long as a signal waits for its answer.
+# How long the loop stays inside the graph, and so delays the response to a signal.
 LOOP_SECONDS = 0.5
-# With on_nonfinite "skip": the run ends when this many steps in a row are left out.
+# With on_nonfinite "skip", the run ends after this many skipped steps in a row.
 MAX_SKIPPED_IN_A_ROW = 20
 
 
@@ -56,11 +55,12 @@ def train(
     """Trains from the state's step up to `num_train_steps`.
 
     Args:
-      make_batches: step -> iterator whose first batch is that of `step`.
-      stop: what may end the run early, entered by the caller; by default nothing.
-      constants: numbers that go into every row of the metrics.
-      pauses: what happens between steps, and may end the training.
-      watch: gets a step and the metrics from there on; a `UserError` of it ends all.
+      make_batches: step -> iterator that starts with the batch of `step`.
+      stop: a request to stop early, entered by the caller; by default none.
+      constants: numbers to add to every row of the metrics.
+      pauses: actions between steps, which may end the training.
+      watch: called with a step and the metrics from there on; its `UserError` ends the
+        run, with the state saved.
 
     Returns: whether the end was reached; False after a stop, with the state saved.
 
@@ -76,25 +76,36 @@ def train(
         metrics=step.task.metrics,
         is_chief=placement.is_chief,
     )
-    saver = BackgroundSaver(checkpoints)
-    guard = _NonfiniteGuard(on_nonfinite, saver, console, make_batches, placement)
-    plan = num_train_steps, save_checkpoints_steps, pauses, watch
-    loop = _Loop(step, placement, saver, report, guard, *plan)
-    pace, workers = Pace(iterations_per_loop), placement.workers
+    saver, workers = BackgroundSaver(checkpoints), placement.workers
+    pace = Pace(iterations_per_loop)
+    loop = _Loop(
+        step,
+        make_batches,
+        console,
+        placement,
+        saver,
+        report,
+        total=num_train_steps,
+        save_every=save_checkpoints_steps,
+        on_nonfinite=on_nonfinite,
+        constants=constants or {},
+        pauses=pauses,
+        watch=watch,
+    )
     stop = stop or StopRequest()
     try:
-        failure = failure_of(loop.save, saver.wait)  # Does the disk take it at all?
+        failure = failure_of(loop.save, saver.wait)  # Fail early on an unusable disk.
         decision = workers.decide(failure, stop.reason(), pace.count)
         batches = make_batches(loop.done)
         while not loop.is_over and not decision.reason:
             count = min(decision.count, loop.uninterrupted())
             with pace.measure(count), workers.cluster.patience():
                 metrics = step.run(batches, loop.done, count)
-            failure = loop.go_on(metrics, constants or {}, workers)
+            failure = loop.advance(metrics)
             seconds = pace.seconds + saver.seconds
             reason = stop.reason(2 * max(seconds, decision.seconds))
             decision = workers.decide(failure, reason, pace.count, seconds)
-        workers.decide(failure_of(loop.save, saver.wait))  # for all to wait
+        workers.decide(failure_of(loop.save, saver.wait))  # All wait for the save.
         workers.acknowledge()
     except tf.errors.OpError as error:
         raise as_user_error(error) or error from error
@@ -102,7 +113,7 @@ def train(
         is_failing = sys.exc_info()[1] is not None
         failure = failure_of(saver.wait)
         report.close()
-        if failure and not is_failing:  # the first error counts
+        if failure and not is_failing:  # The first error is the one to report.
             raise failure
     if not loop.is_over:
         console.log(f"{decision.reason}: saved at step {loop.done}.")
@@ -110,10 +121,10 @@ def train(
 
 
 class Pause(NamedTuple):
-    """A pause of the training every `every` steps.
+    """An action between steps, every `every` steps.
 
-    `call` gets the step; True ends the training there, None says that a stop has left
-    it to the next start. `is_saved`: the state is saved before.
+    `call` gets the step; it returns True to end the training there, and None if a stop
+    request postponed it to the next start. `is_saved`: the state is saved before.
     """
 
     every: int
@@ -122,7 +133,7 @@ class Pause(NamedTuple):
 
 
 def failure_of(*actions: Callable[[], object]) -> UserError | None:
-    """Does what a worker does by itself; what it fails with concerns all of them."""
+    """Returns the `UserError` of local actions, for `Workers.decide`."""
     try:
         for action in actions:
             action()
@@ -133,78 +144,128 @@ def failure_of(*actions: Callable[[], object]) -> UserError | None:
 
 @dataclasses.dataclass
 class _Loop:
-    """Steps with what belongs to them, as far as they are `done`."""
+    """The state of the loop: `done` steps, and whether the training `is_over`."""
 
     step: TrainingStep
+    make_batches: Callable[[int], Iterator]
+    console: Console
     placement: Placement
     saver: BackgroundSaver
     report: Report
-    guard: _NonfiniteGuard
     total: int
     save_every: int
+    on_nonfinite: str
+    constants: Mapping[str, float]
     pauses: Sequence[Pause]
     watch: Callable[[int, Mapping[str, np.ndarray]], None] | None
 
     def __post_init__(self):
         self.done = self.step.state.step
-        # The last step is made, or a pause has ended the training.
         self.is_over = self.done >= self.total
+        self.skipped_in_a_row = 0
 
-    def go_on(self, metrics, constants, workers: Workers) -> UserError | None:
-        """Adds steps and pauses if that is due; returns what this worker failed with.
+    def advance(self, metrics: dict[str, np.ndarray]) -> UserError | None:
+        """Adds completed steps and makes pauses; returns this worker's failure.
 
         All workers take part in a pause, or none: they decide before it.
         """
-        due = self._due(self.done + len(metrics["loss"]))
-        failure = failure_of(partial(self.add, metrics, constants))
-        if not due:
-            return failure
-        workers.decide(failure)
-        return failure_of(self.pause)
+        step = self.done + len(metrics["loss"])
+        due = [pause for pause in self.pauses if step % pause.every == 0]
+        failure = failure_of(lambda: self._add(metrics, any(p.is_saved for p in due)))
+        if due:
+            self.placement.workers.decide(failure)
+            failure = failure_of(lambda: self._pause(due))
+        return failure
 
-    def add(
-        self, metrics: dict[str, np.ndarray], constants: Mapping[str, float]
-    ) -> None:
-        """Checks and reports more steps, and saves them if that is due."""
-        count = len(metrics["loss"])
-        metrics |= {name: np.full(count, value) for name, value in constants.items()}
-        self.guard.check(self.done, metrics, self.report)
-        self.report.add(self.done + 1, metrics)
+    def _add(self, metrics: dict[str, np.ndarray], is_pausing: bool) -> None:
+        """Checks and reports steps, and saves if that is due."""
+        first, count = self.done + 1, len(metrics["loss"])
+        for name, value in self.constants.items():
+            metrics[name] = np.full(count, value)
+        self._check_finite(metrics)
+        self.report.add(first, metrics)
         self.done += count
         try:
             if self.watch:
-                self.watch(self.done - count + 1, metrics)
+                self.watch(first, metrics)
         except UserError:
             self.save()
             self.saver.wait()
             raise
-        waits = any(pause.is_saved for pause in self._due(self.done))
-        if waits or self.done % self.save_every == 0:
+        if is_pausing or self.done % self.save_every == 0:
             self.save()
-        if waits:
+        if is_pausing:
             self.saver.wait()
         self.is_over = self.done >= self.total
         self.saver.check()
 
-    def pause(self) -> None:
-        """Does what is due at this step; the state is saved where it asks for that."""
-        ends = [pause.call(self.done) for pause in self._due(self.done)]
-        # What is left to the next start is a part of the run, at its last step, too.
-        self.is_over = None not in ends and (self.is_over or any(ends))
-
-    def _due(self, step: int) -> list[Pause]:
-        return [pause for pause in self.pauses if step % pause.every == 0]
+    def _pause(self, due: Sequence[Pause]) -> None:
+        results = [pause.call(self.done) for pause in due]
+        # A postponed pause keeps the run open, even at its last step.
+        self.is_over = None not in results and (self.is_over or any(results))
 
     def uninterrupted(self) -> int:
-        """How many steps come before the next save or pause, or the end."""
+        """How many steps are left before the next save, pause or the end."""
         every = [self.save_every, *(pause.every for pause in self.pauses)]
         return min(self.total - self.done, *(n - self.done % n for n in every))
 
     def save(self) -> None:
-        """Begins to write a checkpoint, after the metrics up to it."""
+        """Starts to write a checkpoint, after syncing the metrics up to it."""
         if self.placement.is_chief:
             self.report.sync()
             self.saver.save(self.done, self.step.state.variables())
+
+    def _check_finite(self, metrics: Mapping[str, np.ndarray]) -> None:
+        """Raises `UserError` (70) if a step is not finite and may not be skipped.
+
+        The optimizer already skipped such steps, so there is nothing to undo. With
+        mixed_float16 an overflow of the gradients only lowers the loss scale. Metrics
+        up to the failed step are reported, and its batch is stored.
+        """
+        harmless = metrics["finite"].astype(bool) | overflowed(metrics)
+        for i, is_harmless in enumerate(harmless):
+            self.skipped_in_a_row = 0 if is_harmless else self.skipped_in_a_row + 1
+            if is_harmless:
+                continue
+            step, description = self.done + i + 1, _describe(metrics, i)
+            skips = self.on_nonfinite == "skip"
+            if skips and self.skipped_in_a_row < MAX_SKIPPED_IN_A_ROW:
+                self.console.log(f"Step {step} left out: {description}.")
+                continue
+            # A collective operation: it comes before anything that can fail here.
+            gather = self.placement.strategy.gather
+            batch = next(self.make_batches(step - 1))
+            batch = {name: gather(part, 0).numpy() for name, part in batch.items()}
+            reported = {name: column[: i + 1] for name, column in metrics.items()}
+            self.report.add(self.done + 1, reported)
+            raise self._diverged(step, description, batch)
+
+    def _diverged(
+        self, step: int, description: str, batch: Mapping[str, np.ndarray]
+    ) -> UserError:
+        self.saver.wait()
+        checkpoints = self.saver.checkpoints
+        path = checkpoints.directory / f"nonfinite_step_{step}.npz"
+        if self.placement.is_chief:
+            content = io.BytesIO()
+            np.savez_compressed(content, **batch)
+            atomic_write(path, content.getvalue())
+        count = self.skipped_in_a_row
+        in_a_row = f" ({count} steps in a row)" if count > 1 else ""
+        return UserError(
+            f"diverged at step {step}{in_a_row}: {description}. Its batch is in {path}."
+            f"\nThe last good checkpoint is "
+            f"{checkpoints.prefix(checkpoints.last_saved_step)}.\n"
+            "A lower learning_rate or more num_warmup_steps helps most often; "
+            '"on_nonfinite": "skip" leaves such steps out.',
+            EXIT_DIVERGED,
+        )
+
+
+def _describe(metrics: Mapping[str, np.ndarray], i: int) -> str:
+    names = ("loss", "masked_lm_loss", "disc_loss", "global_norm")
+    found = [f"{n} {metrics[n][i]:.4g}" for n in names if n in metrics]
+    return ", ".join(found) + f", learning_rate {metrics['learning_rate'][i]:.3g}"
 
 
 class Pace:
@@ -212,7 +273,7 @@ class Pace:
 
     def __init__(self, limit: int):
         self._limit = limit
-        self.seconds = LOOP_SECONDS  # that the last loop took
+        self.seconds = LOOP_SECONDS  # of the last loop
         self.count = 1
         self._is_warm = False
 
@@ -224,77 +285,6 @@ class Pace:
         if self._is_warm:  # The first loop builds the graph.
             self.seconds = time.monotonic() - since
             wanted = int(LOOP_SECONDS * count / max(self.seconds, 1e-6))
-            # Never from one to hundreds at once: one fast loop may be chance.
+            # Grow gradually: one fast loop may be an outlier.
             self.count = max(1, min(wanted, 4 * count, self._limit))
         self._is_warm = True
-
-
-@dataclasses.dataclass
-class _NonfiniteGuard:
-    """Decides what a loss or gradient that is not finite means, and keeps the batch.
-
-    Such a step never changes weights (the optimizer leaves it out), so there is nothing
-    to undo. Under mixed_float16 a gradient that overflows only lowers the loss scale.
-    """
-
-    policy: str
-    saver: BackgroundSaver
-    console: Console
-    make_batches: Callable[[int], Iterator]
-    placement: Placement
-    in_a_row: int = 0
-
-    def check(
-        self, done: int, metrics: Mapping[str, np.ndarray], report: Report
-    ) -> None:
-        """Looks at the steps after `done`; raises `UserError` (70) if one must stop.
-
-        The metrics up to the failed step are reported before.
-        """
-        harmless = metrics["finite"].astype(bool) | overflowed(metrics)
-        for i in range(len(harmless)):
-            if harmless[i]:
-                self.in_a_row = 0
-                continue
-            self.in_a_row += 1
-            number = done + i + 1
-            too_many = self.in_a_row >= MAX_SKIPPED_IN_A_ROW
-            if self.policy == "skip" and not too_many:
-                self.console.log(f"Step {number} left out: {_describe(metrics, i)}.")
-                continue
-            # The others are asked for their part before anything can fail here.
-            batch = self._global_batch(number)
-            report.add(done + 1, {k: v[: i + 1] for k, v in metrics.items()})
-            raise self._diverged(number, _describe(metrics, i), batch)
-
-    def _diverged(
-        self, number: int, what: str, batch: Mapping[str, np.ndarray]
-    ) -> UserError:
-        self.saver.wait()
-        checkpoints = self.saver.checkpoints
-        path = checkpoints.directory / f"nonfinite_step_{number}.npz"
-        if self.placement.is_chief:
-            content = io.BytesIO()
-            np.savez_compressed(content, **batch)
-            atomic_write(path, content.getvalue())
-        kept = checkpoints.last_saved_step
-        row = f" ({self.in_a_row} steps in a row)" if self.in_a_row > 1 else ""
-        return UserError(
-            f"diverged at step {number}{row}: {what}. Its batch is in {path}.\n"
-            f"The last good checkpoint is {checkpoints.prefix(kept)}.\n"
-            "A lower learning_rate or more num_warmup_steps helps most often; "
-            '"on_nonfinite": "skip" leaves such steps out.',
-            EXIT_DIVERGED,
-        )
-
-    def _global_batch(self, number: int) -> dict[str, np.ndarray]:
-        """The batch of a step, the parts of all replicas in order."""
-        batch = next(self.make_batches(number - 1))
-        gather = self.placement.strategy.gather
-        return {k: gather(v, 0).numpy() for k, v in batch.items()}
-
-
-def _describe(metrics: Mapping[str, np.ndarray], i: int) -> str:
-    names = ("loss", "masked_lm_loss", "disc_loss", "global_norm")
-    found = [f"{n} {metrics[n][i]:.4g}" for n in names if n in metrics]
-    return ", ".join(found) + f", learning_rate {metrics['learning_rate'][i]:.3g}"
