@@ -20,13 +20,7 @@ import numpy as np
 
 import electra_tf
 from electra_tf.data import filters, record_index
-from electra_tf.data.record_making import (
-    BuildSettings,
-    Counts,
-    RecordMaker,
-    sample_output,
-    scan,
-)
+from electra_tf.data.record_making import BuildSettings, Counts, RecordMaker, scan
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.jobs import folder as job_folder
 from electra_tf.jobs import job
@@ -41,9 +35,10 @@ from electra_tf.text.units import Corpus, Unit
 from electra_tf.text.vocabulary import Vocabulary
 
 SCHEMA_VERSION = 2
-# Shards have about 64 MB of records; those of small data sets down to 4 MB, so that up
-# to 16 processes share the work.
+# Shards have about 64 MB of text; those of small corpora down to 4 MB, so that up to 16
+# processes share the work.
 _SHARD_BYTES, _SMALL_SHARD_BYTES, _SMALL_SHARDS = 64e6, 4e6, 16
+_COMPRESSED_RATIO = 3.5  # bytes of text per byte of a compressed file, roughly
 _HELD_BYTES = 64 << 20  # of records in memory
 
 _NAME = "build"
@@ -91,7 +86,7 @@ def build(
 
     Args:
       num_processes: does not affect the result.
-      num_shards: by default one for every 64 MB of records, or up to 16 smaller ones.
+      num_shards: by default one for every 64 MB of text, or up to 16 smaller ones.
       beam_args: options for Apache Beam, which then does the work instead of local
         processes; does not affect the result.
 
@@ -112,9 +107,12 @@ def build(
             print(shown(message), flush=True)
             return folder.state
         if not (num_shards or folder.state):
-            estimate, count = sample_output(text, settings), len(text.units)
-            small = min(_SMALL_SHARDS, count, int(estimate / _SMALL_SHARD_BYTES))
-            num_shards = max(1, round(estimate / _SHARD_BYTES), small)
+            size = sum(
+                unit.weight * (_COMPRESSED_RATIO if unit.is_compressed else 1)
+                for unit in text.units
+            )
+            count = min(_SMALL_SHARDS, len(text.units), int(size / _SMALL_SHARD_BYTES))
+            num_shards = max(1, round(size / _SHARD_BYTES), count)
         version = electra_tf.__version__
         folder.begin({"tool_version": version, "num_shards": num_shards})
         portions = units.portions(text.units)

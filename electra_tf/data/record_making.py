@@ -11,13 +11,10 @@ import numpy as np
 from electra_tf.data import record_index, tfrecord
 from electra_tf.data.filters import MAX_DOCUMENT_CHARS, Filters, Verdicts
 from electra_tf.text.tokenization import Tokenizer
-from electra_tf.text.units import Corpus, Reading, Unit, read_unit
+from electra_tf.text.units import Reading, Unit, read_unit
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 
 _BATCH_BYTES = 1 << 20  # of text to tokenise at once
-
-_SAMPLED_UNITS = 4
-_COMPRESSED_RATIO = 3.5  # bytes of text per byte of a compressed file, roughly
 
 
 class BuildSettings(NamedTuple):
@@ -242,27 +239,6 @@ def scan(unit: Unit, settings: BuildSettings) -> Iterator[list[str]]:
         for piece, is_continued, _ in pieces:
             if piece and not settings.filters.problem_of(piece, is_continued):
                 yield piece
-
-
-def sample_output(text: Corpus, settings: BuildSettings) -> float:
-    """Estimates the bytes of all records from a sample of the text."""
-    maker = RecordMaker(settings, len(text.units) == 1)
-    chosen = np.linspace(0, len(text.units) - 1, _SAMPLED_UNITS).round().astype(int)
-    read = written = 0.0
-    for index in sorted(set(chosen.tolist())):
-        unit = text.units[index]
-        text_bytes = 0
-        for records, counts in maker.records(unit):
-            written += sum(map(len, records))
-            text_bytes += counts.text_bytes
-            if text_bytes >= _BATCH_BYTES:
-                ratio = _COMPRESSED_RATIO if unit.is_compressed else 1
-                read += min(unit.weight, text_bytes / ratio)
-                break
-        else:
-            read += unit.weight
-    total = sum(unit.weight for unit in text.units)
-    return total * written / max(1.0, read)
 
 
 # Examples.

@@ -250,11 +250,10 @@ class TrainingStep:
 
     def _parts(self, tensor: tf.Tensor) -> tf.Tensor:
         """Reshapes [B, ...] to [accumulation, B / accumulation, ...]."""
-        first, rest = [self.accumulation, -1], tensor.shape[1:]
-        if rest.is_fully_defined():
-            return tf.reshape(tensor, [*first, *rest])
-        parts = tf.reshape(tensor, tf.concat([first, tf.shape(tensor)[1:]], 0))
-        return tf.ensure_shape(parts, [self.accumulation, None, *rest])
+        sizes = tf.shape(tensor)
+        static = enumerate(tensor.shape[1:], start=1)
+        rest = [sizes[i] if size is None else size for i, size in static]
+        return tf.reshape(tensor, [self.accumulation, -1, *rest])
 
     def _accumulate(self, batch, seed, weights, scale):
         parts = {name: self._parts(t) for name, t in batch.items()}

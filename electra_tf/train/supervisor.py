@@ -29,7 +29,7 @@ from electra_tf.errors import (
 )
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
+_DURATION = re.compile(r"(?=.)(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
 
 
 class Cluster(NamedTuple):
@@ -229,15 +229,13 @@ def parse_duration(text: str, flag: str) -> float:
     Raises `UserError` (2) naming `flag`.
     """
     match = _DURATION.fullmatch(text.strip().lower())
-    units = (86400, 3600, 60, 1)
-    numbers = match.groups() if match else ()
-    if not any(numbers):
+    if not match:
         raise UserError(
             f"{flag} {text!r} is not a duration.\nGive seconds (5400) or days, hours, "
             "minutes and seconds (1h30m)."
         )
-    seconds = (int(n or 0) * unit for n, unit in zip(numbers, units, strict=True))
-    return float(sum(seconds))
+    days, hours, minutes, seconds = map(int, match.groups("0"))
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
 @contextlib.contextmanager
