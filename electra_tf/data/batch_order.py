@@ -65,8 +65,8 @@ def _examples_at(
     epochs, indices = place // num_examples, place % num_examples
     if shuffle:
         for epoch in range(epochs[0], epochs[-1] + 1):
-            own = epochs == epoch
-            indices[own] = permute(indices[own], num_examples, seed, epoch)
+            part = epochs == epoch
+            indices[part] = permute(indices[part], num_examples, seed, epoch)
     return indices
 
 
@@ -155,14 +155,14 @@ def batch_examples(
     blocks, offsets = place // BLOCK, place % BLOCK
     which, number = np.empty_like(place), np.empty_like(place)
     for block in range(blocks[0], blocks[-1] + 1):
-        own = blocks == block
-        of_place, before = _block(tuple(map(int, places)), seed, block)
-        which[own] = of_place[offsets[own]]
-        number[own] = before[offsets[own]] + block * np.asarray(places)[which[own]]
+        part = blocks == block
+        data_sets, before = _block(tuple(map(int, places)), seed, block)
+        which[part] = data_sets[offsets[part]]
+        number[part] = before[offsets[part]] + block * np.asarray(places)[which[part]]
     for i, size in enumerate(sizes):
-        own = which == i
-        if own.any():
-            number[own] = _examples_at(number[own], size, f"{seed}/{i}", shuffle)
+        part = which == i
+        if part.any():
+            number[part] = _examples_at(number[part], size, f"{seed}/{i}", shuffle)
     return which, number
 
 

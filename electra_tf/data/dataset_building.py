@@ -39,7 +39,6 @@ SCHEMA_VERSION = 2
 # processes share the work.
 _SHARD_BYTES, _SMALL_SHARD_BYTES, _SMALL_SHARDS = 64e6, 4e6, 16
 _COMPRESSED_RATIO = 3.5  # bytes of text per byte of a compressed file, roughly
-_HELD_BYTES = 64 << 20  # of records in memory
 
 _NAME = "build"
 _MIN_SEQ_LENGTH = 8
@@ -342,29 +341,15 @@ def write_shards(
     for path in paths:
         open(path, "wb").close()
     examples = [0] * len(paths)
-    buffers: list[list[bytes]] = [[] for _ in paths]
-    held = 0
     for unit in units:
         for records, counts in maker.records(Unit(*unit)):
-            for place, buffer in enumerate(buffers):
+            for place, path in enumerate(paths):
                 first = (place - total.examples) % len(paths)
-                own = records[first :: len(paths)]
-                buffer += own
-                examples[place] += len(own)
+                part = records[first :: len(paths)]
+                examples[place] += len(part)
+                if part:  # A thousand shards are too many to keep open.
+                    with open(path, "ab") as f:
+                        f.writelines(part)
             total = total.plus(counts)
-            held += sum(map(len, records))
-            if held >= _HELD_BYTES or len(paths) == 1:
-                _append(buffers, paths)
-                held = 0
-    _append(buffers, paths)
     facts = {"counts": total.in_json(), "examples": examples}
     return facts | {"token_counts": maker.token_counts.tolist()}
-
-
-def _append(buffers: Sequence[list[bytes]], paths: Sequence[str]) -> None:
-    """Appends buffers to their files, which may be too many to keep open."""
-    for path, buffer in zip(paths, buffers, strict=True):
-        if buffer:
-            with open(path, "ab") as f:
-                f.writelines(buffer)
-            buffer.clear()

@@ -14,7 +14,7 @@ from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.units import Reading, Unit, read_unit
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 
-_BATCH_BYTES = 1 << 20  # of text to tokenise at once
+_BATCH_CHARS = 1 << 20  # of text to tokenise at once
 
 
 class BuildSettings(NamedTuple):
@@ -147,34 +147,31 @@ def _line_batches(
     """
     lines: list[str] = []
     is_blank: list[bool] = []
-    counts = Counts()
+    counts, num_chars = Counts(), 0
     for reader in read_unit(unit, settings.reading):
         blanks_separate_docs = settings.blanks_separate_docs
         if blanks_separate_docs is None:
             blanks_separate_docs = not reader.is_record
-        read = replaced = 0
         for block in reader:
-            counts = counts._replace(
-                lines=counts.lines + len(block),
-                text_bytes=counts.text_bytes + reader.num_bytes - read,
-            )
-            if new := reader.num_replaced - replaced:
-                counts = counts.plus(
-                    Counts(replaced_bytes=new, replaced_in={reader.name: new})
-                )
-            read, replaced = reader.num_bytes, reader.num_replaced
+            counts = counts._replace(lines=counts.lines + len(block))
             blank = [not line.strip() for line in block]
             if not blanks_separate_docs:
                 block = [line for line, b in zip(block, blank, strict=True) if not b]
                 blank = [False] * len(block)
             lines += block
             is_blank += blank
-            if counts.text_bytes >= _BATCH_BYTES:
+            num_chars += sum(map(len, block))
+            if num_chars >= _BATCH_CHARS:
                 yield lines, is_blank, counts
-                lines, is_blank, counts = [], [], Counts()
+                lines, is_blank, counts, num_chars = [], [], Counts(), 0
         lines.append("")
         is_blank.append(True)
-        counts = counts._replace(texts=counts.texts + 1)
+        counts = counts._replace(
+            texts=counts.texts + 1, text_bytes=counts.text_bytes + reader.num_bytes
+        )
+        if num := reader.num_replaced:
+            replaced = Counts(replaced_bytes=num, replaced_in={reader.name: num})
+            counts = counts.plus(replaced)
     yield lines, is_blank, counts
 
 

@@ -89,11 +89,11 @@ def count(
         folder.begin()
         parts = units.portions(text.units)
         sizes = [sum(unit.weight for unit in part) for part in parts]
-        work = functools.partial(_count, config, reading)
+        work = functools.partial(_count_part, config, reading)
         tasks = [*enumerate(parts)]
         job.run(folder, Job("count_words", work, tasks, sizes), runner)
         total = total_of(
-            _read(os.path.join(path, job_folder.OWN, _file(number)))
+            _read_counts(os.path.join(path, job_folder.OWN, _counts_file(number)))
             for number in range(len(parts))
         )
         folder.discard("count_words", len(parts))
@@ -102,22 +102,22 @@ def count(
     return total
 
 
-def _file(number: int) -> str:
+def _counts_file(number: int) -> str:
     return f".words-{number:05d}.json"
 
 
-def _count(
+def _count_part(
     config: TokenizerConfig, reading: Reading, task: tuple[int, list], folder: str
 ) -> dict[str, Any]:
     number, part = task
     documents = (document for u in part for document in read_unit(Unit(*u), reading))
     counts = count_documents(documents, config)
-    with open(os.path.join(folder, _file(number)), "w", encoding="utf-8") as f:
+    with open(os.path.join(folder, _counts_file(number)), "w", encoding="utf-8") as f:
         json.dump(counts, f)
     return {}
 
 
-def _read(path: str) -> WordCounts:
+def _read_counts(path: str) -> WordCounts:
     with open(path, encoding="utf-8") as f:
         words, replaced_in, *numbers = json.load(f)
     return WordCounts(Counter(words), Counter(replaced_in), *numbers)

@@ -73,7 +73,6 @@ def build(
 ) -> Run:
     """Devices, model and optimizer, on all workers."""
     distribution.configure_devices(config)
-    distribution.set_precision(config.precision)
     cluster.meet(_facts(config, checkpoints) | {"dry_run": dry_run})
     placement = distribution.create_strategy(config, cluster)
     together = config.sequences_together

@@ -203,7 +203,7 @@ class Placement(NamedTuple):
 
 
 def configure_devices(config) -> None:
-    """Sets up devices and threads, before any other use of TensorFlow.
+    """Sets up devices, threads and precision, before any other use of TensorFlow.
 
     Without XLA, a CPU runs the graph with one inter-op thread: about 5 % slower, but
     reproducible. With two, TensorFlow accumulates some gradients in the order in which
@@ -223,6 +223,7 @@ def configure_devices(config) -> None:
     # The host of a TPU only reads and masks, in any order.
     if on_one_cpu and not uses_jit(config) and not config.use_tpu:
         tf.config.threading.set_inter_op_parallelism_threads(1)
+    keras.config.set_dtype_policy(config.precision)
 
 
 def uses_jit(config) -> bool:
@@ -239,11 +240,6 @@ def uses_jit(config) -> bool:
     if tf.config.list_physical_devices("GPU"):
         return True
     return config.has_one_length and config.precision == "float32" and not config.debug
-
-
-def set_precision(name: str) -> None:
-    """Sets Keras's dtype policy: float32, mixed_bfloat16 or mixed_float16."""
-    keras.config.set_dtype_policy(name)
 
 
 def create_strategy(config, cluster: Cluster | None = None) -> Placement:

@@ -8,7 +8,6 @@ other position to restore.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import io
 import sys
@@ -99,8 +98,10 @@ def train(
         batches = make_batches(loop.done)
         while not loop.is_over and not decision.reason:
             count = min(decision.count, loop.uninterrupted())
-            with pace.measure(count), workers.cluster.patience():
+            since = time.monotonic()
+            with workers.cluster.patience():
                 metrics = step.run(batches, loop.done, count)
+            pace.adapt(count, time.monotonic() - since)
             failure = loop.advance(metrics)
             seconds = pace.seconds + saver.seconds
             reason = stop.reason(2 * max(seconds, decision.seconds))
@@ -277,14 +278,11 @@ class Pace:
         self.count = 1
         self._is_warm = False
 
-    @contextlib.contextmanager
-    def measure(self, count: int) -> Iterator[None]:
-        """Context manager around a loop of `count` steps."""
-        since = time.monotonic()
-        yield
+    def adapt(self, count: int, seconds: float) -> None:
+        """Adapts to a loop of `count` steps."""
         if self._is_warm:  # The first loop builds the graph.
-            self.seconds = time.monotonic() - since
-            wanted = int(LOOP_SECONDS * count / max(self.seconds, 1e-6))
+            self.seconds = seconds
+            wanted = int(LOOP_SECONDS * count / max(seconds, 1e-6))
             # Grow gradually: one fast loop may be an outlier.
             self.count = max(1, min(wanted, 4 * count, self._limit))
         self._is_warm = True

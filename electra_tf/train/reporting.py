@@ -104,9 +104,9 @@ def step_metrics(
     Returns: metric -> float64 [steps]; "finite" is 0.0 for skipped steps.
     """
     values = dict(zip(columns, rows.astype(np.float64).T, strict=False))
-    own = {m.name: values.pop(m.name) for m in STEP_METRICS if m.name in values}
-    metrics = {"loss": values.pop("loss"), **training_metrics(values), **own}
-    finite = np.isfinite(own["global_norm"]) & np.isfinite(metrics["loss"])
+    last = {m.name: values.pop(m.name) for m in STEP_METRICS if m.name in values}
+    metrics = {"loss": values.pop("loss"), **training_metrics(values), **last}
+    finite = np.isfinite(last["global_norm"]) & np.isfinite(metrics["loss"])
     return metrics | {"finite": finite.astype(np.float64)}
 
 
