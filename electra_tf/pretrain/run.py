@@ -392,23 +392,18 @@ def _train_phase(run: Run, phase: Phase, stop: StopRequest) -> bool:
         order = {"start_step": start, "examples_before": _rows(config, phase, start)}
         return batches_of(part, data, placement, first_step=phase.first, **order)
 
-    return loop.train(
+    return loop.Loop(
         step,
         batches,
         checkpoints,
         console,
-        placement=placement,
+        placement,
+        part,
         num_train_steps=phase.end,
-        batch_size=part.train_batch_size,
-        iterations_per_loop=config.iterations_per_loop,
-        save_checkpoints_steps=config.save_checkpoints_steps,
-        log_steps=config.log_steps,
-        on_nonfinite=config.on_nonfinite,
-        stop=stop,
-        constants={"skipped_records": skipped} if skipped else None,
+        constants={"skipped_records": skipped} if skipped else {},
         watch=monitor if placement.is_chief else None,
         pauses=_pauses(run, phase, stop),
-    )
+    ).run(stop)
 
 
 def _pauses(run: Run, phase: Phase, stop: StopRequest) -> list[loop.Pause]:

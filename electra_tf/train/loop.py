@@ -13,7 +13,7 @@ import io
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -31,94 +31,6 @@ from electra_tf.train.supervisor import StopRequest
 LOOP_SECONDS = 0.5
 # With on_nonfinite "skip", the run ends after this many skipped steps in a row.
 MAX_SKIPPED_IN_A_ROW = 20
-
-
-def train(
-    step: TrainingStep,
-    make_batches: Callable[[int], Iterator],
-    checkpoints: Checkpoints,
-    console: Console,
-    *,
-    placement: Placement,
-    num_train_steps: int,
-    batch_size: int,
-    iterations_per_loop: int,
-    save_checkpoints_steps: int,
-    log_steps: int,
-    on_nonfinite: str = "stop",
-    stop: StopRequest | None = None,
-    constants: Mapping[str, float] | None = None,
-    pauses: Sequence[Pause] = (),
-    watch: Callable[[int, Mapping[str, np.ndarray]], None] | None = None,
-) -> bool:
-    """Trains from the state's step up to `num_train_steps`.
-
-    Args:
-      make_batches: step -> iterator that starts with the batch of `step`.
-      stop: a request to stop early, entered by the caller; by default none.
-      constants: numbers to add to every row of the metrics.
-      pauses: actions between steps, which may end the training.
-      watch: called with a step and the metrics from there on; its `UserError` ends the
-        run, with the state saved.
-
-    Returns: whether the end was reached; False after a stop, with the state saved.
-
-    Raises `UserError`: 70 (loss not finite), 65 (damaged data), 73 (cannot write).
-    """
-    report = Report(
-        checkpoints.directory,
-        console,
-        start=step.state.step,
-        total=num_train_steps,
-        batch_size=batch_size,
-        every=log_steps,
-        metrics=step.task.metrics,
-        is_chief=placement.is_chief,
-    )
-    saver, workers = BackgroundSaver(checkpoints), placement.workers
-    pace = Pace(iterations_per_loop)
-    loop = _Loop(
-        step,
-        make_batches,
-        console,
-        placement,
-        saver,
-        report,
-        total=num_train_steps,
-        save_every=save_checkpoints_steps,
-        on_nonfinite=on_nonfinite,
-        constants=constants or {},
-        pauses=pauses,
-        watch=watch,
-    )
-    stop = stop or StopRequest()
-    try:
-        failure = failure_of(loop.save, saver.wait)  # Fail early on an unusable disk.
-        decision = workers.decide(failure, stop.reason(), pace.count)
-        batches = make_batches(loop.done)
-        while not loop.is_over and not decision.reason:
-            count = min(decision.count, loop.uninterrupted())
-            since = time.monotonic()
-            with workers.cluster.patience():
-                metrics = step.run(batches, loop.done, count)
-            pace.adapt(count, time.monotonic() - since)
-            failure = loop.advance(metrics)
-            seconds = pace.seconds + saver.seconds
-            reason = stop.reason(2 * max(seconds, decision.seconds))
-            decision = workers.decide(failure, reason, pace.count, seconds)
-        workers.decide(failure_of(loop.save, saver.wait))  # All wait for the save.
-        workers.acknowledge()
-    except tf.errors.OpError as error:
-        raise as_user_error(error) or error from error
-    finally:
-        is_failing = sys.exc_info()[1] is not None
-        failure = failure_of(saver.wait)
-        report.close()
-        if failure and not is_failing:  # The first error is the one to report.
-            raise failure
-    if not loop.is_over:
-        console.log(f"{decision.reason}: saved at step {loop.done}.")
-    return loop.is_over
 
 
 class Pause(NamedTuple):
@@ -144,28 +56,80 @@ def failure_of(*actions: Callable[[], object]) -> UserError | None:
 
 
 @dataclasses.dataclass
-class _Loop:
-    """The state of the loop: `done` steps, and whether the training `is_over`."""
+class Loop:
+    """Trains from the state's step up to `num_train_steps`.
+
+    Args:
+      make_batches: step -> iterator that starts with the batch of `step`.
+      config: a RunConfig.
+      constants: numbers to add to every row of the metrics.
+      pauses: actions between steps, which may end the training.
+      watch: called with a step and the metrics from there on; its `UserError` ends the
+        run, with the state saved.
+    """
 
     step: TrainingStep
     make_batches: Callable[[int], Iterator]
+    checkpoints: Checkpoints
     console: Console
     placement: Placement
-    saver: BackgroundSaver
-    report: Report
-    total: int
-    save_every: int
-    on_nonfinite: str
-    constants: Mapping[str, float]
-    pauses: Sequence[Pause]
-    watch: Callable[[int, Mapping[str, np.ndarray]], None] | None
+    config: Any
+    num_train_steps: int
+    constants: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    pauses: Sequence[Pause] = ()
+    watch: Callable[[int, Mapping[str, np.ndarray]], None] | None = None
 
-    def __post_init__(self):
+    def run(self, stop: StopRequest) -> bool:
+        """Trains to the end, or until a stop request; saves the state.
+
+        Returns: whether the end was reached.
+
+        Raises `UserError`: 70 (loss not finite), 65 (damaged data), 73 (cannot write).
+        """
         self.done = self.step.state.step
-        self.is_over = self.done >= self.total
-        self.skipped_in_a_row = 0
+        self.is_over = self.done >= self.num_train_steps
+        self._skipped_in_a_row = 0
+        self._report = Report(
+            self.checkpoints.directory,
+            self.console,
+            start=self.done,
+            total=self.num_train_steps,
+            batch_size=self.config.train_batch_size,
+            every=self.config.log_steps,
+            metrics=self.step.task.metrics,
+            is_chief=self.placement.is_chief,
+        )
+        self._saver = saver = BackgroundSaver(self.checkpoints)
+        workers, pace = self.placement.workers, Pace(self.config.iterations_per_loop)
+        try:
+            failure = failure_of(self._save, saver.wait)  # Fail early on a full disk.
+            decision = workers.decide(failure, stop.reason(), pace.count)
+            batches = self.make_batches(self.done)
+            while not self.is_over and not decision.reason:
+                count = min(decision.count, self._uninterrupted())
+                since = time.monotonic()
+                with workers.cluster.patience():
+                    metrics = self.step.run(batches, self.done, count)
+                pace.adapt(count, time.monotonic() - since)
+                failure = self._advance(metrics)
+                seconds = pace.seconds + saver.seconds
+                reason = stop.reason(2 * max(seconds, decision.seconds))
+                decision = workers.decide(failure, reason, pace.count, seconds)
+            workers.decide(failure_of(self._save, saver.wait))  # All wait for the save.
+            workers.acknowledge()
+        except tf.errors.OpError as error:
+            raise as_user_error(error) or error from error
+        finally:
+            is_failing = sys.exc_info()[1] is not None
+            failure = failure_of(saver.wait)
+            self._report.close()
+            if failure and not is_failing:  # The first error is the one to report.
+                raise failure
+        if not self.is_over:
+            self.console.log(f"{decision.reason}: saved at step {self.done}.")
+        return self.is_over
 
-    def advance(self, metrics: dict[str, np.ndarray]) -> UserError | None:
+    def _advance(self, metrics: dict[str, np.ndarray]) -> UserError | None:
         """Adds completed steps and makes pauses; returns this worker's failure.
 
         All workers take part in a pause, or none: they decide before it.
@@ -184,37 +148,42 @@ class _Loop:
         for name, value in self.constants.items():
             metrics[name] = np.full(count, value)
         self._check_finite(metrics)
-        self.report.add(first, metrics)
+        self._report.add(first, metrics)
         self.done += count
         try:
             if self.watch:
                 self.watch(first, metrics)
         except UserError:
-            self.save()
-            self.saver.wait()
+            self._save()
+            self._saver.wait()
             raise
-        if is_pausing or self.done % self.save_every == 0:
-            self.save()
+        if is_pausing or self.done % self.config.save_checkpoints_steps == 0:
+            self._save()
         if is_pausing:
-            self.saver.wait()
-        self.is_over = self.done >= self.total
-        self.saver.check()
+            self._saver.wait()
+        self.is_over = self.done >= self.num_train_steps
+        self._saver.check()
 
     def _pause(self, due: Sequence[Pause]) -> None:
         results = [pause.call(self.done) for pause in due]
         # A postponed pause keeps the run open, even at its last step.
         self.is_over = None not in results and (self.is_over or any(results))
 
-    def uninterrupted(self) -> int:
+    def _uninterrupted(self) -> int:
         """How many steps are left before the next save, pause or the end."""
-        every = [self.save_every, *(pause.every for pause in self.pauses)]
-        return min(self.total - self.done, *(n - self.done % n for n in every))
+        every = [
+            self.config.save_checkpoints_steps,
+            *(pause.every for pause in self.pauses),
+        ]
+        return min(
+            self.num_train_steps - self.done, *(n - self.done % n for n in every)
+        )
 
-    def save(self) -> None:
+    def _save(self) -> None:
         """Starts to write a checkpoint, after syncing the metrics up to it."""
         if self.placement.is_chief:
-            self.report.sync()
-            self.saver.save(self.done, self.step.state.variables())
+            self._report.sync()
+            self._saver.save(self.done, self.step.state.variables())
 
     def _check_finite(self, metrics: Mapping[str, np.ndarray]) -> None:
         """Raises `UserError` (70) if a step is not finite and may not be skipped.
@@ -225,12 +194,12 @@ class _Loop:
         """
         harmless = metrics["finite"].astype(bool) | overflowed(metrics)
         for i, is_harmless in enumerate(harmless):
-            self.skipped_in_a_row = 0 if is_harmless else self.skipped_in_a_row + 1
+            self._skipped_in_a_row = 0 if is_harmless else self._skipped_in_a_row + 1
             if is_harmless:
                 continue
             step, description = self.done + i + 1, _describe(metrics, i)
-            skips = self.on_nonfinite == "skip"
-            if skips and self.skipped_in_a_row < MAX_SKIPPED_IN_A_ROW:
+            skips = self.config.on_nonfinite == "skip"
+            if skips and self._skipped_in_a_row < MAX_SKIPPED_IN_A_ROW:
                 self.console.log(f"Step {step} left out: {description}.")
                 continue
             # A collective operation: it comes before anything that can fail here.
@@ -238,20 +207,20 @@ class _Loop:
             batch = next(self.make_batches(step - 1))
             batch = {name: gather(part, 0).numpy() for name, part in batch.items()}
             reported = {name: column[: i + 1] for name, column in metrics.items()}
-            self.report.add(self.done + 1, reported)
+            self._report.add(self.done + 1, reported)
             raise self._diverged(step, description, batch)
 
     def _diverged(
         self, step: int, description: str, batch: Mapping[str, np.ndarray]
     ) -> UserError:
-        self.saver.wait()
-        checkpoints = self.saver.checkpoints
+        self._saver.wait()
+        checkpoints = self.checkpoints
         path = checkpoints.directory / f"nonfinite_step_{step}.npz"
         if self.placement.is_chief:
             content = io.BytesIO()
             np.savez_compressed(content, **batch)
             atomic_write(path, content.getvalue())
-        count = self.skipped_in_a_row
+        count = self._skipped_in_a_row
         in_a_row = f" ({count} steps in a row)" if count > 1 else ""
         return UserError(
             f"diverged at step {step}{in_a_row}: {description}. Its batch is in {path}."
