@@ -37,7 +37,7 @@ from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.train import curves, distribution, loop, optimization, reporting
 from electra_tf.train.distribution import Placement
 from electra_tf.train.evaluation import Evaluation, PeriodicEvaluation
-from electra_tf.train.reporting import SAMPLES, Journal
+from electra_tf.train.reporting import EVALUATIONS, SAMPLES, Journal
 from electra_tf.train.step import TrainingStep, TrainState
 from electra_tf.train.supervisor import Cluster, StopRequest
 
@@ -421,17 +421,16 @@ def _pauses(run: Run, phase: Phase, stop: StopRequest) -> list[loop.Pause]:
             return False
         return bool(placement.workers.gather([stop.reason() is not None]).any())
 
-    journal = {"step": state.step, "is_chief": placement.is_chief}
+    begin = state.step, placement.is_chief
     if every := config.eval_every_steps:
+        tags = {metric.name: metric.tag for metric in task.metrics}
         periodic = PeriodicEvaluation(
             Evaluation(task, placement),
             lambda: batches_of(part, data, placement, training=False),
             (config.num_eval_steps, config.eval_batch_size),
-            config.model_dir,
-            console=console,
-            is_stopped=is_stopped,
-            tags={metric.name: metric.tag for metric in task.metrics},
-            **journal,
+            console,
+            is_stopped,
+            Journal(config.model_dir, EVALUATIONS, "eval", *begin, tags),
         )
         pauses.append(loop.Pause(every, periodic))
     if every := config.sample_steps:
@@ -440,7 +439,8 @@ def _pauses(run: Run, phase: Phase, stop: StopRequest) -> list[loop.Pause]:
             one = {"batch_size": PASSAGES, "num_batches": 1}
             return next(iter(data.dataset(part, False, **one)))
 
-        samples = Samples(task, passages, data.vocab, config.model_dir, **journal)
+        journal = Journal(config.model_dir, SAMPLES, "samples", *begin)
+        samples = Samples(task, passages, data.vocab, journal)
         pauses.append(loop.Pause(every, samples, is_saved=False))
     return pauses
 
@@ -462,7 +462,7 @@ def _catch_up(run: Run, stop: StopRequest) -> bool:
             results.append(call(step))
 
         # Whether it was done is the chief's to know.
-        due = step % pause.every == 0 and not pause.call.has(step)
+        due = step % pause.every == 0 and not pause.call.journal.has(step)
         if workers.gather([bool(due)])[0, 0]:
             workers.decide(loop.failure_of(catch_up))
     return None not in results
@@ -476,8 +476,7 @@ class Samples:
     Args:
       task: a TrainablePretrainer, whose weights are those of the step.
       batch: makes a masked batch of the passages; asked once.
-      directory: of the run.
-      journal: step and is_chief of `Journal`; only the chief computes anything.
+      journal: of the run; only the chief computes anything.
     """
 
     def __init__(
@@ -485,12 +484,10 @@ class Samples:
         task,
         batch: Callable[[], dict[str, tf.Tensor]],
         vocab: Vocabulary,
-        directory: str | os.PathLike,
-        **journal,
+        journal: Journal,
     ):
         self._vocab, self._batch = vocab, functools.cache(batch)
-        self._journal = Journal(directory, SAMPLES, "samples", tags={}, **journal)
-        self.has = self._journal.has
+        self.journal = journal
 
         def judge(batch):
             output = task.evaluated(batch)
@@ -501,7 +498,7 @@ class Samples:
 
     def __call__(self, step: int) -> bool:
         """Writes the passages as they are at this step; the training goes on."""
-        if not self._journal.is_open:
+        if not self.journal.is_chief:
             return False
         batch = self._batch()
         ids, probs = self._judge(batch)
@@ -510,8 +507,8 @@ class Samples:
         arrays = [x.numpy() for x in (batch["input_ids"], ids, probs)]
         passages = [self._passage(*row) for row in zip(*arrays, strict=True)]
         row = {"step": step, "passages": passages}
-        self._journal.add([row], to_markdown(passages))
-        self._journal.sync()
+        self.journal.add([row], to_markdown(passages))
+        self.journal.sync()
         return False
 
     def _passage(self, ids: np.ndarray, corrupted: np.ndarray, probs: np.ndarray):

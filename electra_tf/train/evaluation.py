@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import os
+import dataclasses
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -12,7 +12,7 @@ import tensorflow as tf
 from electra_tf.console import Console, Progress
 from electra_tf.errors import as_user_error
 from electra_tf.train.distribution import Placement
-from electra_tf.train.reporting import EVALUATIONS, Journal
+from electra_tf.train.reporting import Journal
 from electra_tf.train.step import Evaluable
 
 
@@ -65,48 +65,37 @@ class Evaluation:
         return self._task.evaluation_metrics(totals)
 
 
+@dataclasses.dataclass
 class PeriodicEvaluation:
     """Evaluates the weights during training, at some steps.
 
-    Writes evaluations.jsonl, and TensorBoard events under the name "eval".
+    Writes them to evaluations.jsonl and TensorBoard.
 
     Args:
       evaluation: of the task.
       batches: makes an iterator over the same batches each time.
       size: number of batches, sequences per batch.
-      directory: of the run.
       console: where the metrics are shown.
       is_stopped: whether to postpone the evaluation to the next start of the run.
-      journal: step, tags and is_chief of `Journal`.
+      journal: of the run.
     """
 
-    def __init__(
-        self,
-        evaluation: Evaluation,
-        batches: Callable[[], Iterator],
-        size: tuple[int, int],
-        directory: str | os.PathLike,
-        *,
-        console: Console,
-        is_stopped: Callable[[], bool],
-        **journal,
-    ):
-        self._evaluation, self._batches, self._size = evaluation, batches, size
-        self._console, self._is_stopped = console, is_stopped
-        self._journal = Journal(directory, EVALUATIONS, "eval", **journal)
-        self.has = self._journal.has
+    evaluation: Evaluation
+    batches: Callable[[], Iterator]
+    size: tuple[int, int]
+    console: Console
+    is_stopped: Callable[[], bool]
+    journal: Journal
 
     def __call__(self, step: int) -> bool | None:
         """Evaluates the weights of this step; see `loop.Pause` for what it returns."""
         silent = Console(silent=True)
-        metrics = self._evaluation(
-            self._batches(), *self._size, silent, self._is_stopped
-        )
+        metrics = self.evaluation(self.batches(), *self.size, silent, self.is_stopped)
         if metrics is None:
-            self._console.log(f"Evaluation at step {step:,} is left to the next start.")
+            self.console.log(f"Evaluation at step {step:,} is left to the next start.")
             return None
         shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
-        self._console.log(f"Evaluation at step {step:,}: {shown}")
-        self._journal.add([{"step": step} | metrics])
-        self._journal.sync()
+        self.console.log(f"Evaluation at step {step:,}: {shown}")
+        self.journal.add([{"step": step} | metrics])
+        self.journal.sync()
         return False

@@ -93,6 +93,7 @@ class WarmupStableDecay(_Configured, keras.optimizers.schedules.LearningRateSche
 
 
 @keras.saving.register_keras_serializable("electra_tf")
+@dataclasses.dataclass(eq=False)
 class InPhases(keras.optimizers.schedules.LearningRateSchedule):
     """A sequence of schedules, each of which counts steps from its own start.
 
@@ -101,9 +102,8 @@ class InPhases(keras.optimizers.schedules.LearningRateSchedule):
       starts: the first step of each; the first is 0.
     """
 
-    def __init__(self, schedules: Sequence[Callable], starts: Sequence[int]):
-        super().__init__()
-        self.schedules, self.starts = list(schedules), list(starts)
+    schedules: Sequence[Callable]
+    starts: Sequence[int]
 
     def __call__(self, step: tf.Tensor) -> tf.Tensor:
         step = tf.cast(step, tf.float32)

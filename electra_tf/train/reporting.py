@@ -8,6 +8,7 @@ docs/metrics.md use that definition.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import math
 import mmap
@@ -122,6 +123,7 @@ def overflowed(metrics: Mapping[str, np.ndarray]) -> np.ndarray:
     return np.isfinite(metrics["loss"]) & (scale > 1.0)
 
 
+@dataclasses.dataclass
 class Journal:
     """A file of a run, one JSON object per step, and TensorBoard events.
 
@@ -134,37 +136,35 @@ class Journal:
       name: of the file.
       events: TensorBoard's name of the events; "" for the training curves.
       step: the last completed step.
-      tags: metric -> TensorBoard tag; the default is training/<name>.
       is_chief: only the chief writes.
+      tags: metric -> TensorBoard tag; the default is training/<name>.
 
     Raises `UserError` (73) on failed writes.
     """
 
-    def __init__(
-        self,
-        directory: str | os.PathLike,
-        name: str,
-        events: str,
-        *,
-        step: int,
-        tags: Mapping[str, str],
-        is_chief: bool,
-    ):
-        self.path, self.is_open, self._tags = Path(directory, name), is_chief, tags
-        if not is_chief:
+    directory: str | os.PathLike
+    name: str
+    events: str
+    step: int
+    is_chief: bool
+    tags: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self):
+        self.path = Path(self.directory, self.name)
+        if not self.is_chief:
             return
         import tensorflow as tf
 
         self._v1 = tf.compat.v1
-        folder = Path(directory, "tensorboard", events)
+        folder = Path(self.directory, "tensorboard", self.events)
         file = f"events.out.tfevents.{time.time():.6f}.{os.getpid()}"
         with self._writing():
             folder.mkdir(parents=True, exist_ok=True)
-            self._rows = _open_after(self.path, step)
+            self._rows = _open_after(self.path, self.step)
             self._events = tf.io.TFRecordWriter(str(folder / file))
             self._add_event(file_version="brain.Event:2")
             log = self._v1.SessionLog
-            self._add_event(step=step + 1, session_log=log(status=log.START))
+            self._add_event(step=self.step + 1, session_log=log(status=log.START))
             self._events.flush()
 
     @contextlib.contextmanager
@@ -176,12 +176,12 @@ class Journal:
 
     def has(self, step: int) -> bool:
         """Whether the file has a row for the step; False except on the chief."""
-        rows = read_metrics(self.path) if self.is_open else ()
+        rows = read_metrics(self.path) if self.is_chief else ()
         return any(row["step"] == step for row in rows)
 
     def add(self, rows: Sequence[Mapping[str, Any]], markdown: str = "") -> None:
         """Adds rows with a "step", and their numbers (or a text) to TensorBoard."""
-        if not self.is_open:
+        if not self.is_chief:
             return
         lines = "".join(json.dumps(finite(row)) + "\n" for row in rows)
         with self._writing():
@@ -196,7 +196,7 @@ class Journal:
     def _scalars(self, row: Mapping[str, Any]) -> list:
         values = ((k, v) for k, v in row.items() if k not in ("step", "time"))
         return [
-            {"tag": self._tags.get(k) or f"training/{k}", "simple_value": v}
+            {"tag": self.tags.get(k) or f"training/{k}", "simple_value": v}
             for k, v in values
         ]
 
@@ -211,12 +211,12 @@ class Journal:
 
     def sync(self) -> None:
         """Makes the rows durable."""
-        if self.is_open:
+        if self.is_chief:
             with self._writing():
                 os.fsync(self._rows.fileno())
 
     def close(self) -> None:
-        if self.is_open:
+        if self.is_chief:
             # A full disk was reported by the failed write, and closing would repeat it.
             for file in (self._rows, self._events):
                 with contextlib.suppress(UserError), self._writing():
@@ -288,9 +288,7 @@ class Report:
         self._progress = Progress(console, total, start, batch_size, every, shown)
         self._every, self._is_terminal = every, console.is_terminal
         tags = {metric.name: metric.tag for metric in metrics}
-        self._journal = Journal(
-            directory, "metrics.jsonl", "", step=start, tags=tags, is_chief=is_chief
-        )
+        self._journal = Journal(directory, "metrics.jsonl", "", start, is_chief, tags)
         # Called before each checkpoint, which must not be newer than its metrics.
         self.sync = self._journal.sync
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -104,6 +105,7 @@ class TrainState:
         return int(self.optimizer.iterations.numpy())
 
 
+@dataclasses.dataclass(eq=False)
 class TrainingStep:
     """Runs training steps under a strategy.
 
@@ -120,23 +122,18 @@ class TrainingStep:
         correction.
     """
 
-    def __init__(
-        self,
-        task: Trainable,
-        state: TrainState,
-        placement: Placement,
-        *,
-        seed: int,
-        accumulation: int = 1,
-        variables: Sequence[keras.Variable] | None = None,
-        moments_begin_at: int = 0,
-    ):
-        self.task = task
-        self._variables = list(variables or task.model.trainable_variables)
-        self.state = state
-        state.optimizer.moments_begin_at = moments_begin_at
-        self.seed = seed
-        self.accumulation = accumulation
+    task: Trainable
+    state: TrainState
+    placement: Placement
+    seed: int
+    accumulation: int = 1
+    variables: Sequence[keras.Variable] | None = None
+    moments_begin_at: int = 0
+
+    def __post_init__(self):
+        task, placement = self.task, self.placement
+        self._variables = list(self.variables or task.model.trainable_variables)
+        self.state.optimizer.moments_begin_at = self.moments_begin_at
         self.strategy = placement.strategy
         self._has_replicas = placement.num_replicas > 1
         # float16 has no gradients below 6e-8, so the loss is scaled up.

@@ -87,8 +87,7 @@ def test_a_terminal_line_is_rewritten_and_fits(monkeypatch):
 
 
 def write(path, rows, start=0):
-    known = {"tags": {}, "is_chief": True}
-    journal = Journal(path.parent, path.name, "", step=start, **known)
+    journal = Journal(path.parent, path.name, "", start, is_chief=True)
     journal.add(rows)
     journal.sync()
     journal.close()
