@@ -13,7 +13,7 @@ import itertools
 import json
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -106,10 +106,8 @@ def build(
             print(shown(message), flush=True)
             return folder.state
         if not (num_shards or folder.state):
-            size = sum(
-                unit.weight * (_COMPRESSED_RATIO if unit.is_compressed else 1)
-                for unit in text.units
-            )
+            size = _size(u for u in text.units if not u.is_compressed)
+            size += _size(u for u in text.units if u.is_compressed) * _COMPRESSED_RATIO
             count = min(_SMALL_SHARDS, len(text.units), int(size / _SMALL_SHARD_BYTES))
             num_shards = max(1, round(size / _SHARD_BYTES), count)
         version = electra_tf.__version__
@@ -126,18 +124,22 @@ def build(
         )
         runner = Runner(num_processes, beam_args)
         if settings.filters.compare:
-            weights = [sum(unit.weight for unit in portion) for portion in portions]
+            sizes = [*map(_size, portions)]
             number = functools.partial(number_documents, plan)
-            read = Job("read_documents", number, [*enumerate(portions)], weights)
+            read = Job("read_documents", number, [*enumerate(portions)], sizes)
             job.run(folder, read, runner)
             compare = functools.partial(compare_documents, plan)
-            total = [sum(weights)]
+            total = [sum(sizes)]
             job.run(folder, Job("compare_documents", compare, [None], total), Runner())
         groups = deal(text.units, plan.num_shards, settings.seed)
         write = functools.partial(write_shards, plan)
-        sizes = [sum(unit.weight for unit in group) for group, _ in groups]
+        sizes = [_size(group) for group, _ in groups]
         job.run(folder, Job(_NAME, write, groups, sizes), runner)
         return _write_manifest(folder, plan, text, len(groups), vocab)
+
+
+def _size(units: Iterable[Unit]) -> int:
+    return sum(unit.weight for unit in units)
 
 
 def _check_settings(
@@ -281,7 +283,7 @@ def deal(units: Sequence[Unit], num_shards: int, seed: int) -> list[_Group]:
     """
     units = list(units)
     random.Random(f"{seed}/order").shuffle(units)
-    total = sum(unit.weight for unit in units)
+    total = _size(units)
     groups: dict[int, list[Unit]] = {}
     before = 0
     for unit in units:

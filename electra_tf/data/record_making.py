@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text -> framed records, for one process of a build."""
 
+import dataclasses
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -78,6 +79,7 @@ class Counts(NamedTuple):
         return counts
 
 
+@dataclasses.dataclass
 class RecordMaker:
     """Turns units into framed records.
 
@@ -86,17 +88,13 @@ class RecordMaker:
       verdicts_of: for filters that compare documents, `filters.verdicts_of` a unit.
     """
 
-    def __init__(
-        self,
-        settings: BuildSettings,
-        is_only_unit: bool,
-        verdicts_of: Callable[[Unit], Verdicts] | None = None,
-    ):
-        self._settings = settings
-        self._verdicts_of = verdicts_of
-        self._is_only_unit = is_only_unit
-        self.vocab = Vocabulary.load(settings.vocab_file)
-        self._tokenizer = Tokenizer(self.vocab, *settings.tokenizer)
+    settings: BuildSettings
+    is_only_unit: bool
+    verdicts_of: Callable[[Unit], Verdicts] | None = None
+
+    def __post_init__(self):
+        self.vocab = Vocabulary.load(self.settings.vocab_file)
+        self._tokenizer = Tokenizer(self.vocab, *self.settings.tokenizer)
         self.token_counts = np.zeros(len(self.vocab), np.int64)
 
     def records(self, unit: Unit) -> Iterator[tuple[list[bytes], Counts]]:
@@ -104,12 +102,12 @@ class RecordMaker:
 
         Adds the tokens of each block to `token_counts` (int64 [V]).
         """
-        settings = self._settings
-        rng = _rng_of(unit, settings.seed, self._is_only_unit)
+        settings = self.settings
+        rng = _rng_of(unit, settings.seed, self.is_only_unit)
         builder = ExampleBuilder(self.vocab, settings.max_seq_length, rng)
         batches = _line_batches(unit, settings)
         if settings.filters != Filters():
-            verdicts = self._verdicts_of and self._verdicts_of(unit)
+            verdicts = self.verdicts_of and self.verdicts_of(unit)
             batches = _filtered(batches, settings.filters, verdicts)
         for lines, is_blank, counts in batches:
             ids, row_splits = self._tokenizer.tokenize_lines(lines)
