@@ -61,7 +61,7 @@ class Loop:
 
     Args:
       make_batches: step -> iterator that starts with the batch of `step`.
-      config: a RunConfig.
+      config: a PretrainingConfig or FinetuningConfig.
       constants: numbers to add to every row of the metrics.
       pauses: actions between steps, which may end the training.
       watch: called with a step and the metrics from there on; its `UserError` ends the
