@@ -10,16 +10,22 @@ steps are those of run_pretraining.py on random tokens, input included.
 
 import json
 import re
-import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import NamedTuple
 
 from absl import flags
-from measurement import make_device, make_loop, print_table, processor, write_data
+from measurement import (
+    in_process,
+    make_device,
+    make_loop,
+    measure_steps,
+    median,
+    print_table,
+    processor,
+    write_data,
+)
 
 from electra_tf import cli, startup
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
@@ -33,10 +39,9 @@ FLAGS = flags.FLAGS
 flags.DEFINE_float("minutes", 25.0, "The list ends after so long.")
 flags.DEFINE_string("only", "", "Regular expression of the rows' names.")
 flags.DEFINE_string("hparams", "{}", "Hparams that override those of all rows.")
-flags.DEFINE_integer("steps", 30, "Steps of a timed loop.", lower_bound=1)
+flags.DEFINE_integer("steps", 5, "Loops of steps that are timed.", lower_bound=1)
 cli.define_path("json", None, "File for all that was measured, and to continue from.")
 cli.define_path("profile", None, "Folder for a profile of 5 steps of the first row.")
-flags.DEFINE_string("variant", None, "Used by the script itself: the row to measure.")
 
 EXAMPLES = 4096  # that TensorFlow reads from a file
 ROW_SECONDS = 240  # at most for a row: compiling and 150 steps
@@ -98,16 +103,14 @@ def cells(row: Row, found: dict) -> dict[str, str]:
     shown |= {"name": row.name, "goal": f"{row.goal:,}" if row.goal else ""}
     if "failed" in found:
         return shown | {"ms": found["failed"]}
-    shown |= {"ms": f"{1e3 * found['step_s']:.2f}", "first": f"{found['first_s']:.0f}"}
-    shown["speed"] = f"{found['sequences_per_s']:,.0f}"
-    return shown | {"peak": f"{found['peak_bytes'] / 1e9:.1f}"}
+    step_s = median([found], "seconds")
+    shown |= {"ms": f"{1e3 * step_s:.2f}", "first": f"{found['first_s']:.0f}"}
+    shown["speed"] = f"{row.config().train_batch_size / step_s:,.0f}"
+    return shown | {"peak": f"{found['peak_steps'] / 1e9:.1f}"}
 
 
 def main(_):
-    if FLAGS.variant:
-        measure(**json.loads(FLAGS.variant))
-        return
-    device = in_process({"row": None}, 120)
+    device = in_process(find_device, seconds=120)
     if "failed" in device:
         raise UserError(f"TensorFlow finds no device: {device['failed']}", 1)
     device["host"] = processor()
@@ -131,58 +134,35 @@ def measure_rows(rows: list[Row], device: dict[str, str]):
             if seconds < 10:
                 yield row, {"failed": "no time left"}
                 continue
-            found = in_process({"row": row, "profile": profile}, seconds)
-            profile = None if "step_s" in found else profile
+            found = in_process(measure, row, profile, seconds=seconds)
+            profile = profile if "failed" in found else None
             results[row.name] = found | {"conditions": conditions}
             if path:
                 atomic_write(path, json.dumps(results, indent=1) + "\n")
         yield row, found
 
 
-def in_process(variant: dict, seconds: float) -> dict:
-    """Measures a row in a new process; "failed" is the reason if it fails."""
-    command = [sys.executable, *sys.argv, f"--variant={json.dumps(variant)}"]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=seconds, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return {"failed": f"not done in {seconds:.0f} s"}
-    for line in done.stdout.splitlines():
-        if line.startswith("{"):  # a profiler that fails later does not matter
-            return json.loads(line)
-    lines = done.stderr.strip().splitlines() or ["no message"]
-    return {"failed": lines[-1][:100].replace("|", "/")}
+def find_device() -> dict[str, str]:
+    """What TensorFlow computes on."""
+    startup.import_tensorflow()
+    device = make_device("float32")
+    return {"device": device.name, "version": device.version}
 
 
-def measure(row: list | None, profile: str | None = None) -> None:
-    """Prints the measurements of a row as JSON; without a row only the device."""
+def measure(row: Row, profile: str | None) -> dict:
+    """The measurements of a row."""
     startup.import_tensorflow()
     import tensorflow as tf
 
-    if row is None:
-        device = make_device("float32")
-        print(json.dumps({"device": device.name, "version": device.version}))
-        return
+    job = {"launched": time.time(), "steps": FLAGS.steps}
     with tempfile.TemporaryDirectory() as data:
-        config = Row(*row).config(data)
+        config = row.config(data)
         loop = make_loop(config, write_data(config, EXAMPLES))
-        started = time.monotonic()
-        loss = loop(1)
-        first_s, seconds = time.monotonic() - started, []
-        for _ in range(5):
-            started = time.monotonic()
-            last = loop(FLAGS.steps)
-            seconds.append((time.monotonic() - started) / FLAGS.steps)
-        gpu_peak = make_device(config.precision).gpu_peak
-        found = {"first_s": first_s, "seconds": seconds, "loss": [loss, last]}
-        found["step_s"] = statistics.median(seconds)
-        found["sequences_per_s"] = config.train_batch_size / found["step_s"]
-        found["peak_bytes"] = gpu_peak() if gpu_peak else 0
-        print(json.dumps(found), flush=True)
+        found = measure_steps(loop, make_device(config.precision), 0, job)
         if profile:
             with tf.profiler.experimental.Profile(profile):
                 loop(5)
+    return found
 
 
 if __name__ == "__main__":

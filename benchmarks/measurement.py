@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import multiprocessing
 import os
 import platform
 import re
@@ -198,14 +199,31 @@ def in_turns(
     return results
 
 
-def in_process(name: str, command: list[str]) -> dict:
-    """Runs a command and returns the JSON object in its last line of output."""
-    from electra_tf.errors import UserError
+def in_process(function: Callable, *arguments, seconds: float | None = None) -> dict:
+    """What a function returns in a process of its own, or "failed": why it does not.
 
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        raise UserError(f"{name} ended with code {done.returncode}.", 1)
-    return json.loads(done.stdout.splitlines()[-1])
+    The process has this one's flags and none of its libraries for accelerators.
+    """
+    processes = multiprocessing.get_context("fork")
+    receiver, sender = processes.Pipe(duplex=False)
+
+    def call():
+        with contextlib.redirect_stdout(sys.stderr):
+            sender.send(function(*arguments))
+
+    process = processes.Process(target=call)
+    process.start()
+    sender.close()
+    try:
+        if receiver.poll(seconds):
+            return receiver.recv()
+        process.kill()
+        return {"failed": f"not done in {seconds:.0f} s"}
+    except EOFError:
+        process.join()
+        return {"failed": f"ended with code {process.exitcode}"}
+    finally:
+        process.join()
 
 
 def processor() -> str:

@@ -4,7 +4,7 @@
 `pretraining_step.py --peer torch` has it make the same training step: networks, losses,
 metrics and optimizer, written for speed: fused attention or plain; vocabulary scores at
 the masked positions only, multinomial sampling, optimizer and clipping over all tensors
-at a time. Prints its measurements as JSON.
+at a time.
 
 `finetuning_command.py` has it fine-tune and predict with transformers, as people write
 that: a fast tokenizer, batches padded to max_length or to their longest text, AdamW
@@ -16,9 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import csv
-import json
 import os
-import sys
 import time
 from pathlib import Path
 
@@ -167,14 +165,11 @@ class AdamWeightDecay:
 class Trainer:
     """Makes steps on random tokens."""
 
-    def __init__(self, job: dict, device: str):
+    def __init__(self, sizes: Sizes, dropout: float, dtype: torch.dtype, device: str):
         torch.manual_seed(42)
-        main, generator, *others = job["sizes"]
-        self.sizes = Sizes(Encoder(*main), Encoder(*generator), *others)
-        self.device = device
-        self.model = Electra(self.sizes, job["dropout"]).to(device)
+        self.sizes, self.device = sizes, device
+        self.model = Electra(sizes, dropout).to(device)
         self.optimizer = AdamWeightDecay(self.model)
-        dtype = TYPES[job["precision"]]
         mixed = dtype is not torch.float32
         self.cast = lambda: torch.autocast(device, dtype, enabled=mixed)
 
@@ -203,20 +198,21 @@ class Trainer:
         return metrics.tolist()[0]  # waits for the device
 
 
-def measure(job: dict) -> dict:
+def measure(job: dict, sizes: Sizes, dropout: float) -> dict:
     """The measurements of pretraining_step.py, for PyTorch."""
     gpu = torch.cuda.is_available()
     device = "cuda" if gpu else "cpu"
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     if gpu:
         torch.set_float32_matmul_precision("high")  # as TensorFlow has it by default
-    trainer = Trainer(job, device)
+    dtype = TYPES[job["precision"]]
+    trainer = Trainer(sizes, dropout, dtype, device)
     plain = contextlib.nullcontext() if job["fused"] else sdpa_kernel(SDPBackend.MATH)
 
     def make_matmul():
         rows, inner, columns = (8192,) * 3 if gpu else (4096, 1024, 1024)
-        a = torch.randn(rows, inner, device=device).to(TYPES[job["precision"]])
-        b = torch.randn(inner, columns, device=device).to(a.dtype)
+        a = torch.randn(rows, inner, device=device).to(dtype)
+        b = torch.randn(inner, columns, device=device).to(dtype)
         return lambda: (a @ b)[0, 0].item(), 2.0 * rows * inner * columns
 
     def gpu_peak():
@@ -227,9 +223,8 @@ def measure(job: dict) -> dict:
     name = torch.cuda.get_device_name() if gpu else "CPU"
     version, peak = f"PyTorch {torch.__version__}", gpu_peak if gpu else None
     place = Device(name, version, make_matmul, peak)
-    flops = trainer.sizes.step_flops()
     with plain:
-        return measure_steps(trainer.run, place, flops, job)
+        return measure_steps(trainer.run, place, sizes.step_flops(), job)
 
 
 def run_command() -> None:
@@ -328,7 +323,4 @@ def predict(flags) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 2:
-        print(json.dumps(measure(json.loads(sys.argv[1]))))
-    else:
-        run_command()
+    run_command()

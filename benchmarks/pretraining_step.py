@@ -15,13 +15,11 @@ between the steps.
 
 import functools
 import itertools
-import json
-import sys
 import time
 
 import measurement
 from absl import flags
-from measurement import ROOT, Sizes, define_step_flags, median, print_table
+from measurement import Sizes, define_step_flags, median, print_table
 
 from electra_tf import cli, startup
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
@@ -43,7 +41,6 @@ flags.DEFINE_list("model", "electra", f"Of {', '.join(CHOICES['model'])}.")
 flags.DEFINE_float("dropout", 0.1, "Dropout rate.", lower_bound=0, upper_bound=1)
 flags.DEFINE_enum("peer", None, ["torch"], "Also times the same step in PyTorch.")
 flags.DEFINE_integer("repeats", 2, "Processes for each variant.", lower_bound=1)
-flags.DEFINE_string("variant", None, "Used by the script itself: JSON of one variant.")
 define_step_flags("run_pretraining.py")
 
 
@@ -65,9 +62,6 @@ START = (
 
 
 def main(_):
-    if FLAGS.variant:
-        print(json.dumps(measure(json.loads(FLAGS.variant))))
-        return
     chosen = variants()
     sizes = Sizes.of(config_of(chosen[0]))
     network = sizes.discriminator
@@ -128,23 +122,22 @@ def config_of(variant: dict) -> PretrainingConfig:
 def run_variant(variant: dict) -> dict:
     """Measures a variant in a new process."""
     job = variant | {"launched": time.time(), "steps": FLAGS.steps}
-    if variant["framework"] == "torch":
-        job |= {"sizes": Sizes.of(config_of(variant)), "dropout": FLAGS.dropout}
-        peer = str(ROOT / "benchmarks" / "peer_torch.py")
-        command = [sys.executable, peer, json.dumps(job)]
-    else:
-        command = [sys.executable, *sys.argv, f"--variant={json.dumps(job)}"]
-    return variant | measurement.in_process(variant["name"], command)
+    found = measurement.in_process(measure, job)
+    if "failed" in found:
+        raise UserError(f"{variant['name']} {found['failed']}.", 1)
+    return variant | found
 
 
 def measure(job: dict) -> dict:
     """Builds the model and measures its steps."""
-    startup.import_tensorflow()
     config = config_of(job)
-    loop, device = (
-        measurement.make_loop(config),
-        measurement.make_device(config.precision),
-    )
+    if job["framework"] == "torch":
+        import peer_torch
+
+        return peer_torch.measure(job, Sizes.of(config), FLAGS.dropout)
+    startup.import_tensorflow()
+    loop = measurement.make_loop(config)
+    device = measurement.make_device(config.precision)
     flops = Sizes.of(config).step_flops() if job["model"] == "electra" else 0
     return measurement.measure_steps(loop, device, flops, job)
 

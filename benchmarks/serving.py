@@ -2,7 +2,7 @@
 """Latency of served models beside Hugging Face's torch model with the same weights.
 
     python benchmarks/serving.py
-    python benchmarks/serving.py --what encoder --jit_compile --onnx
+    python benchmarks/serving.py --what encoder --sides float32,xla,onnx
 
 The model has ELECTRA-Small's size, random weights and a vocabulary made from the
 examples. The sides take turns at the same requests, and get the same ids
@@ -29,30 +29,25 @@ from electra_tf import cli, startup
 
 FLAGS = flags.FLAGS
 KINDS = ("encoder", "detector")
-# Sides of ours that have an encoder only.
-COMPILED = "float32, XLA"
-ONNX = "float32, onnxruntime"
+SIDES = ("float32", "mixed_bfloat16", "xla", "onnx")
 MULTIPLE = 16  # XLA compiles each length, so lengths are multiples of this
+THREADS = len(os.sched_getaffinity(0))
 
 flags.DEFINE_string("hparams", "{}", "JSON: changes of the model.")
 flags.DEFINE_list("batch_sizes", ["1", "8", "32"], "Texts of a request.")
 flags.DEFINE_list("what", [*KINDS], f"SavedModels to measure, of {', '.join(KINDS)}.")
-flags.register_validator(
-    "what", lambda given: set(given) <= set(KINDS), f"must be of {', '.join(KINDS)}."
+flags.DEFINE_list(
+    "sides",
+    ["float32"],
+    f"Of ours, of {', '.join(SIDES)}. xla and onnx: the encoder in float32, compiled "
+    f"by XLA for ids that are padded to multiples of {MULTIPLE}, or in onnxruntime.",
 )
+for name, known in {"what": KINDS, "sides": SIDES}.items():
+    flags.register_validator(
+        name, lambda x, known=known: {*x} <= {*known}, f"must be of {', '.join(known)}."
+    )
 flags.DEFINE_integer("requests", 60, "Requests of a measurement.")
 flags.DEFINE_integer("rounds", 5, "Measurements of each side, in turns.")
-flags.DEFINE_list("precisions", ["float32"], "Of our side; or mixed_bfloat16.")
-flags.DEFINE_boolean(
-    "jit_compile",
-    False,
-    "Another side of ours: the encoder compiled by XLA, in float32, for ids that are "
-    f"padded to multiples of {MULTIPLE}.",
-)
-flags.DEFINE_boolean(
-    "onnx", False, "Another side of ours: the encoder as ONNX, in onnxruntime."
-)
-flags.DEFINE_integer("threads", len(os.sched_getaffinity(0)), "Of each side.")
 flags.DEFINE_integer(
     "intra_op_threads",
     None,
@@ -70,10 +65,9 @@ def main(_):
     startup.import_tensorflow()
     import tensorflow as tf
 
-    operation_threads = FLAGS.intra_op_threads or FLAGS.threads
+    operation_threads = FLAGS.intra_op_threads or THREADS
     tf.config.threading.set_intra_op_parallelism_threads(operation_threads)
-    tf.config.threading.set_inter_op_parallelism_threads(FLAGS.threads)
-    from electra_tf.export import formats, saved_model
+    tf.config.threading.set_inter_op_parallelism_threads(THREADS)
     from electra_tf.interop import huggingface
 
     with tempfile.TemporaryDirectory() as name:
@@ -84,23 +78,8 @@ def main(_):
         peer = folder / "peer"
         huggingface.write_huggingface(stored, "discriminator", peer, log=lambda _: None)
         sides = {"torch": torch_functions(peer / "discriminator")}
-        for precision in FLAGS.precisions:
-            source = saved_model.source_of(stored, precision)
-            for what in FLAGS.what:
-                saved_model.write_part(source, what, folder / precision)
-            sides[precision] = our_functions(folder / precision)
-        if FLAGS.jit_compile:
-            source = saved_model.source_of(stored, "float32", True)
-            saved_model.write_part(source, "encoder", folder / COMPILED)
-            sides[COMPILED] = our_functions(folder / COMPILED)
-        if FLAGS.onnx:
-            request = {"init_checkpoint": str(peer / "discriminator")}
-            request["what"] = "encoder"
-            with contextlib.redirect_stdout(None):  # the verification
-                formats.export(
-                    formats.ExportRequest("onnx", str(folder / ONNX), **request)
-                )
-            sides[ONNX] = onnx_functions(folder / ONNX)
+        for side in FLAGS.sides:
+            sides[side] = our_functions(side, stored, peer, folder / side)
         found = {}
         rows = compare(sides, requests_of(texts, stored), found)
         print_table(HEAD, FORM, rows)
@@ -192,12 +171,21 @@ def time_requests(prepare, run, requests: list) -> list[float]:
     return found
 
 
-def our_functions(directory: Path) -> dict:
+def our_functions(side: str, stored, peer: Path, directory: Path) -> dict:
     """What -> (prepare a request, run it, numbers per row of the result)."""
     import tensorflow as tf
     import tensorflow_text  # noqa: F401
 
-    multiple = MULTIPLE if directory.name == COMPILED else 1
+    from electra_tf.export import saved_model
+
+    if side == "onnx":
+        return onnx_functions(peer, directory)
+    is_compiled = side == "xla"
+    precision = "float32" if is_compiled else side
+    source = saved_model.source_of(stored, precision, is_compiled)
+    for what in ("encoder",) if is_compiled else FLAGS.what:
+        saved_model.write_part(source, what, directory)
+    multiple = MULTIPLE if is_compiled else 1
     loaded = {p.name: tf.saved_model.load(str(p / "1")) for p in directory.iterdir()}
 
     def answer(what, **inputs):
@@ -219,12 +207,20 @@ def our_functions(directory: Path) -> dict:
     return {what: found[what] for what in loaded}
 
 
-def onnx_functions(directory: Path) -> dict:
+def onnx_functions(peer: Path, directory: Path) -> dict:
     """The encoder in onnxruntime."""
     import onnxruntime
 
+    from electra_tf.export.formats import ExportRequest, export
+
+    start = str(peer / "discriminator")
+    request = ExportRequest(
+        "onnx", str(directory), what="encoder", init_checkpoint=start
+    )
+    with contextlib.redirect_stdout(None):  # the verification
+        export(request)
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = FLAGS.threads
+    options.intra_op_num_threads = THREADS
     session = onnxruntime.InferenceSession(
         directory / "encoder.onnx", options, providers=["CPUExecutionProvider"]
     )
@@ -241,7 +237,7 @@ def torch_functions(directory: Path) -> dict:
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
-    torch.set_num_threads(FLAGS.threads)
+    torch.set_num_threads(THREADS)
     model = transformers.ElectraForPreTraining.from_pretrained(directory).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     options = {"padding": True, "max_length": tokenizer.model_max_length}

@@ -22,11 +22,11 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import scales
 from absl import flags
-from report import markdown, with_error
+from report import markdown, mean_with_error, standard_error
 from scales import GLUE
 
 from electra_tf import cli
@@ -57,49 +57,9 @@ _TASKS = flags.DEFINE_list("tasks", [], "Default: those that have data.")
 _WORKERS = flags.DEFINE_integer("workers", 1, "Tasks at a time.", lower_bound=1)
 flags.mark_flags_as_required(["data_dir", "model_name"])
 
-# What these commands set themselves.
-_OURS = ("task_names", "num_trials", "model_dir", "results_txt", "do_train", "do_eval")
 # For an undefined score, such as a correlation with a constant.
 UNDEFINED = "-"
 PRETRAINED, RANDOM = "pre-trained", "random weights"
-
-
-class TaskRun(NamedTuple):
-    """The trials of one task; `hparams` are those that not every run has."""
-
-    name: str
-    task: str
-    hparams: Mapping[str, Any]
-    trials: int
-
-    def _hparams(self) -> dict[str, Any]:
-        own = {"task_names": [self.task], "num_trials": self.trials}
-        return {"keep_all_models": False, **self.hparams, **own}
-
-    def results(self) -> Path:
-        """The JSON file that run_finetuning.py writes."""
-        place = _DATA_DIR.value, _MODEL_NAME.value
-        return Path(FinetuningConfig.results_of(*place, self._hparams()))
-
-    def statistics(self) -> dict[str, dict[str, Any]]:
-        """Of the finished run: metric -> median, mean, std, max, trials."""
-        content = json.loads(self.results().read_text(encoding="utf-8"))
-        return content["statistics"][self.task]
-
-    def job(self) -> Commands:
-        """The command that makes it; what is finished it does not repeat."""
-        place = _DATA_DIR.value, _MODEL_NAME.value
-        command = scales.run_of("run_finetuning.py", *place, self._hparams())
-        log = self.results().with_name(f"{self.task}.log")
-        return Commands(self.name, [command], log)
-
-
-def given_hparams() -> dict[str, Any]:
-    """--hparams; `UserError` for one that each run has of its own."""
-    hparams = FinetuningConfig.explicit(read_hparams(_HPARAMS.value), None)
-    if ours := [name for name in _OURS if name in hparams]:
-        raise UserError(f"--hparams: {ours[0]} is this command's to set; leave it out.")
-    return hparams
 
 
 def originals(hparams: Mapping[str, Any]) -> list[str]:
@@ -111,13 +71,13 @@ def originals(hparams: Mapping[str, Any]) -> list[str]:
 
 def chosen_tasks(there: Sequence[str]) -> list[str]:
     """--tasks, each once; by default all that are there."""
-    for task in _TASKS.value or [None] * (not there):
-        if task not in there:
-            raise UserError(
-                f"--tasks: {Path(_DATA_DIR.value) / 'finetuning_data'} has no data of "
-                f"{task or 'any'}.\nThere are: {', '.join(there) or 'none'}."
-            )
-    return list(dict.fromkeys(_TASKS.value or there))
+    tasks = list(dict.fromkeys(_TASKS.value or there))
+    if unknown := sorted({*tasks} - {*there}) or ["any"] * (not tasks):
+        raise UserError(
+            f"--tasks: {Path(_DATA_DIR.value) / 'finetuning_data'} has no data of "
+            f"{unknown[0]}.\nThere are: {', '.join(there) or 'none'}."
+        )
+    return tasks
 
 
 def initial_model(
@@ -130,19 +90,44 @@ def initial_model(
 
 
 def make(
-    runs: Sequence[TaskRun], console: Console
-) -> tuple[int, dict[str, dict[str, dict[str, Any]]]]:
-    """Makes what is not made: the exit code, and the finished runs' statistics by name.
+    runs: Mapping[tuple[str, str], Mapping[str, Any]], trials: int, console: Console
+) -> tuple[int, dict[tuple[str, str], dict[str, list[float | None]]], Path]:
+    """Makes what is not made.
 
     One that fails does not keep the others from being made.
+
+    Args:
+      runs: (task, which weights) -> hparams.
+
+    Returns: the exit code; of finished runs metric -> scores of the trials; the folder
+      of the first run's results.
     """
-    finished: set[str] = set()
+    jobs, keys, results = [], {}, {}
+    place = _DATA_DIR.value, _MODEL_NAME.value
+    for (task, weights), hparams in runs.items():
+        own = {"task_names": [task], "num_trials": trials}
+        own |= {"do_train": True, "do_eval": True}
+        whole = {"keep_all_models": False, **hparams, **own}
+        name = f"{task}, {weights}"
+        keys[name] = task, weights
+        results[name] = Path(FinetuningConfig.results_of(*place, whole))
+        command = scales.run_of("run_finetuning.py", *place, whole)
+        log = results[name].with_name(f"{task}.log")
+        jobs.append(Commands(name, [command], log))
+    found = {}
+
+    def finished(job: Commands) -> None:
+        content = json.loads(results[job.name].read_text(encoding="utf-8"))
+        task, weights = keys[job.name]
+        rows = [trial["scores"][task] for trial in content["trials"]]
+        scores = {metric: [row[metric] for row in rows] for metric in rows[0]}
+        found[task, weights] = scores
+
     code = run_commands(
-        *([run.job() for run in runs], _WORKERS.value, console),
-        keep_going=True,
-        on_end=lambda job: finished.add(job.name),
+        *(jobs, _WORKERS.value, console), keep_going=True, on_end=finished
     )
-    return code, {r.name: r.statistics() for r in runs if r.name in finished}
+    in_order = {key: found[key] for key in runs if key in found}
+    return code, in_order, next(iter(results.values())).parent
 
 
 def write(lines: Sequence[str], path: Path, console: Console) -> None:
@@ -154,26 +139,17 @@ def write(lines: Sequence[str], path: Path, console: Console) -> None:
 
 def glue(hparams: dict[str, Any], console: Console) -> int:
     """Fine-tunes on GLUE; returns the exit code."""
-    there = scales.glue_tasks(originals(hparams), Path(_DATA_DIR.value))
-    tasks = chosen_tasks(there)
-    rate, note = learning_rate(hparams, shape_of_model(hparams, console))
-    runs = [
-        TaskRun(task, task, {**hparams, **rate}, _TRIALS.value or 10) for task in tasks
-    ]
-    code, found = make(runs, console)
+    tasks = chosen_tasks(scales.glue_tasks(originals(hparams), Path(_DATA_DIR.value)))
+    model, shape = initial_model(hparams, console), hparams
+    if model is not None:
+        usual = os.path.join(_DATA_DIR.value, "vocab.txt")
+        shape = hparams_of(model, hparams, usual, console.log)
+    rate, note = learning_rate(hparams, shape)
+    runs = {(task, PRETRAINED): {**hparams, **rate} for task in tasks}
+    code, found, folder = make(runs, _TRIALS.value or 10, console)
     if found:
-        path = runs[0].results().with_name("glue.md")
-        write([*glue_table(found), "", note], path, console)
+        write([*glue_table(found), "", note], folder / "glue.md", console)
     return code
-
-
-def shape_of_model(hparams: Mapping[str, Any], console: Console) -> Mapping[str, Any]:
-    """The hparams of the shape: what the model says, or those of random weights."""
-    model = initial_model(hparams, console)
-    if model is None:
-        return hparams
-    usual = os.path.join(_DATA_DIR.value, "vocab.txt")
-    return hparams_of(model, hparams, usual, console.log)
 
 
 def learning_rate(
@@ -188,24 +164,26 @@ def learning_rate(
     return {"learning_rate": rate}, f"Learning rate {rate:g}, the paper's for {size}."
 
 
-def glue_table(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
-    """Markdown: each task's median, and the mean over the tasks that have one.
+def defined(scores: Sequence[float | None]) -> list[float]:
+    """Scores but for undefined ones."""
+    return [score for score in scores if score is not None]
 
-    Args:
-      found: task -> metric -> statistics of the trials.
-    """
+
+def glue_table(
+    found: Mapping[tuple[str, str], Mapping[str, Sequence[float | None]]],
+) -> list[str]:
+    """Markdown: each task's median, and the mean over the tasks that have one."""
     rows, medians = [], {}
-    for task, metrics in found.items():
-        value = metrics[GLUE[task]]
-        median = UNDEFINED
-        if value["median"] is not None:
-            medians[task] = value["median"]
-            median = f"{value['median']:.2f}"
-        rows.append([task, GLUE[task], median, str(value["trials"])])
+    for (task, _), metrics in found.items():
+        metric, median = GLUE[task], UNDEFINED
+        if scores := defined(metrics[metric]):
+            medians[task] = statistics.median(scores)
+            median = f"{medians[task]:.2f}"
+        rows.append([task, metric, median, str(len(scores))])
     mean = f"{statistics.fmean(medians.values()):.2f}" if medians else UNDEFINED
-    whole = medians.keys() == GLUE.keys()
-    names = ", ".join(medians) or "nothing"
-    name = "GLUE" if whole else f"mean of {names}; not the paper's"
+    name = f"mean of {', '.join(medians) or 'nothing'}; not the paper's"
+    if medians.keys() == GLUE.keys():
+        name = "GLUE"
     lines = markdown(["task", "metric", "median", "trials"], rows)
     return [*lines, f"| **{name}** | | **{mean}** | |"]
 
@@ -213,8 +191,7 @@ def glue_table(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str
 def against_random(hparams: dict[str, Any], console: Console) -> int:
     """Fine-tunes the model and random weights; returns the exit code."""
     data_dir, model_name = _DATA_DIR.value, _MODEL_NAME.value
-    there = sorted({*originals(hparams), *hparams.get("tasks", [])})
-    tasks = chosen_tasks(there)
+    tasks = chosen_tasks(sorted({*originals(hparams), *hparams.get("tasks", [])}))
     model = initial_model(hparams, console)
     if model is None:
         raise UserError(
@@ -222,20 +199,15 @@ def against_random(hparams: dict[str, Any], console: Console) -> int:
             "out, or name a pre-trained model."
         )
     random = untrained(model, hparams, os.path.join(data_dir, "vocab.txt"), console)
-    own = Path(run_directory(data_dir, model_name)) / "random_weights"
-    runs, trials = {}, _TRIALS.value or 5
+    own = os.path.join(run_directory(data_dir, model_name), "random_weights")
+    runs = {}
     for task in tasks:
-        places = {
-            "model_dir": str(own / task),
-            "preprocessed_data_dir": str(own / f"{task}_features"),
-        }
-        for which, its in ((PRETRAINED, hparams), (RANDOM, random | places)):
-            runs[task, which] = TaskRun(f"{task}, {which}", task, its, trials)
-    code, found = make(list(runs.values()), console)
+        features = os.path.join(own, f"{task}_features")
+        places = {"model_dir": f"{own}/{task}", "preprocessed_data_dir": features}
+        runs |= {(task, PRETRAINED): hparams, (task, RANDOM): random | places}
+    code, found, folder = make(runs, _TRIALS.value or 5, console)
     if found:
-        found = {key: found[run.name] for key, run in runs.items() if run.name in found}
-        path = runs[tasks[0], PRETRAINED].results().with_name("against_random.md")
-        write(random_table(found), path, console)
+        write(random_table(found), folder / "against_random.md", console)
     return code
 
 
@@ -251,44 +223,26 @@ def untrained(
 
 
 def random_table(
-    found: Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]],
+    found: Mapping[tuple[str, str], Mapping[str, Sequence[float | None]]],
 ) -> list[str]:
-    """Markdown: mean and standard error of both, their difference.
-
-    Args:
-      found: (task, which of the two) -> statistics.
-    """
+    """Markdown: mean and standard error of both, their difference."""
     head = ["task", "metric", PRETRAINED, RANDOM, "difference", "in standard errors"]
     rows = []
-    for (task, which), metrics in found.items():
-        other = found.get((task, RANDOM))
-        if which == RANDOM or other is None:
-            continue
-        for metric, value in metrics.items():
+    for task in [task for task, weights in found if weights == RANDOM]:
+        for metric, scores in found.get((task, PRETRAINED), {}).items():
             if metric == "loss":  # of which less is better
                 continue
-            rows.append([task, metric, *_compared(value, other[metric])])
+            sides = [defined(scores), defined(found[task, RANDOM][metric])]
+            cells = [mean_with_error(s) or UNDEFINED for s in sides]
+            cells += [UNDEFINED, ""]
+            if all(sides):
+                ours, others = map(statistics.fmean, sides)
+                errors = [standard_error(s) for s in sides]
+                both = math.hypot(*errors) if None not in errors else 0.0
+                distance = f"{(ours - others) / both:+.1f}" if both else ""
+                cells[2:] = [f"{ours - others:+.2f}", distance]
+            rows.append([task, metric, *cells])
     return markdown(head, rows)
-
-
-def _compared(ours: Mapping[str, Any], others: Mapping[str, Any]) -> list[str]:
-    """Both means with their errors, their difference, and that in standard errors."""
-    sides = ours, others
-    errors = [standard_error(side) for side in sides]
-    cells = [
-        UNDEFINED if side["mean"] is None else with_error(side["mean"], error)
-        for side, error in zip(sides, errors, strict=True)
-    ]
-    if UNDEFINED in cells:
-        return [*cells, UNDEFINED, ""]
-    difference = ours["mean"] - others["mean"]
-    both = math.hypot(*errors) if None not in errors else 0.0
-    return [*cells, f"{difference:+.2f}", f"{difference / both:+.1f}" if both else ""]
-
-
-def standard_error(value: Mapping[str, Any]) -> float | None:
-    """Of the mean; None for a single trial."""
-    return None if value["std"] is None else value["std"] / math.sqrt(value["trials"])
 
 
 _COMMANDS = {"glue": glue, "against_random": against_random}
@@ -296,7 +250,8 @@ _COMMANDS = {"glue": glue, "against_random": against_random}
 
 def main(argv: list[str]) -> int:
     """Fine-tunes, prints and writes the table; returns the exit code."""
-    return _COMMANDS[argv[1]](given_hparams(), Console())
+    hparams = FinetuningConfig.explicit(read_hparams(_HPARAMS.value), None)
+    return _COMMANDS[argv[1]](hparams, Console())
 
 
 if __name__ == "__main__":

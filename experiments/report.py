@@ -168,7 +168,7 @@ def table(rows: Sequence[Row], measures: Sequence[str]) -> list[str]:
         own = [row.scores[name] for name in measures]
         if averages:
             own.append([statistics.fmean(s) for s in zip(*own, strict=True)])
-        cells = [_mean(scores) for scores in own]
+        cells = [mean_with_error(scores) for scores in own]
         seeds = str(max(map(len, row.scores.values()), default=0))
         flops = f"{row.flops:.3g}" if row.flops else "0"
         paper = "" if row.variant.paper is None else f"{row.variant.paper:.1f}"
@@ -182,15 +182,13 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(line)} |" for line in lines]
 
 
-def _mean(scores: Sequence[float]) -> str:
+def mean_with_error(scores: Sequence[float]) -> str:
+    """Mean and standard error of scores, as far as there are any."""
     if not scores:
         return ""
-    return with_error(statistics.fmean(scores), standard_error(scores))
-
-
-def with_error(mean: float, error: float | None) -> str:
-    """A mean and its standard error, if there is one."""
-    return f"{mean:.2f}" + ("" if error is None else f" ± {error:.2f}")
+    error = standard_error(scores)
+    mean = f"{statistics.fmean(scores):.2f}"
+    return mean if error is None else f"{mean} ± {error:.2f}"
 
 
 def standard_error(scores: Sequence[float]) -> float | None:

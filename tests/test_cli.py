@@ -171,17 +171,6 @@ def test_closed_streams(script, closed, tmp_path):
     assert run([*shell, script, "--data-dir", "user-error"]).returncode == 65
 
 
-def test_a_table_whose_reader_goes_ends_quietly():
-    script = os.path.join(ROOT, "flops_computation.py")
-    read, write = os.pipe()
-    os.close(read)
-    done = subprocess.run(
-        [sys.executable, script], stdout=write, stderr=subprocess.PIPE, text=True
-    )
-    os.close(write)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 def test_user_errors_cross_processes():
     error = pickle.loads(pickle.dumps(errors.UserError("x", errors.EXIT_LOCKED)))
     assert (str(error), error.exit_code) == ("x", errors.EXIT_LOCKED)

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.storage.checkpoints import Checkpoints, of_checkpoint
-from tests.helpers.runs import OF_OBJECTIVE
+from tests.helpers.runs import OF_OBJECTIVE, by_default
 from tests.train.test_loop import Trained
 
 # Hparams, and the steps that are made: variables might wait for the first one.
@@ -24,7 +24,9 @@ RUNS |= {
 }
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    "name", by_default(RUNS, ["electra", "disentangled", "electric"])
+)
 def test_every_variable_is_saved(tiny_data, tmp_path, name):
     hparams, steps = RUNS[name]
     found = []

@@ -17,9 +17,8 @@ def limit_files():
     resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, LIMIT))
 
 
-@pytest.mark.parametrize(
-    "form", ["tf1", pytest.param("saved_model", marks=pytest.mark.thorough)]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("form", ["tf1", "saved_model"])
 def test_a_full_disk_leaves_nothing_behind(tmp_path, pretrained, form):
     place = tmp_path / "place"
     output = place / "exported"

@@ -5,7 +5,6 @@ import json
 
 import pytest
 
-from electra_tf.errors import UserError
 from electra_tf.inference import html_report
 
 CONFIG, RESULTS = "config.json", "results/unsup_results.json"
@@ -33,18 +32,3 @@ def test_a_run_without_curves_has_a_page(run):
     assert "2.5000" in page
     # A loss that was not finite is stored as null.
     assert "<th>disc_auc</th><td>not a number</td>" in page
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "problem", "code"),
-    [
-        *((name, "{", "cannot be read", 65) for name in RIGHT),
-        (CONFIG, '{"task_names": ["cola"]}', "is not one", 2),
-    ],
-)
-def test_a_damaged_file_is_named(run, name, text, problem, code):
-    (run / name).write_text(text)
-    with pytest.raises(UserError, match=problem) as caught:
-        write(run)
-    assert caught.value.exit_code == code and str(run) in str(caught.value)
-    assert not (run / "page.html").exists()

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models in a bucket, beside another vocabulary, and in the folders of an export."""
 
-import json
 from pathlib import Path
 
 import pytest
 import tensorflow as tf
 
-from electra_tf.errors import UserError
 from electra_tf.inference import prediction
 from electra_tf.inference.finetuned import read_trial
 from electra_tf.interop import readers
@@ -57,18 +55,6 @@ def test_model_in_a_bucket(tmp_path, monkeypatch, write):
         model = prediction.load_predictor(memory_bucket.place(place))
         [row] = model.predict(["the dog ran"])
         assert row.get("value", row.get("label")) in (0.5, "LABEL_0", "LABEL_1")
-
-
-@pytest.mark.parametrize("depth", ["reviews", "reviews/1"])
-def test_output_directory_of_an_export_is_refused(tmp_path, depth):
-    """The error names the folders of its tasks."""
-    manifests = {depth: {"task": "reviews"}, "encoder": {"what": "encoder"}}
-    for folder, said in manifests.items():
-        (tmp_path / folder).mkdir(parents=True)
-        (tmp_path / folder / "manifest.json").write_text(json.dumps(said))
-    with pytest.raises(UserError) as refused:
-        prediction.load_predictor(str(tmp_path))
-    assert str(refused.value).endswith(f"models: {tmp_path / 'reviews'}.")
 
 
 def test_the_vocabulary_beside_the_pretrained_model(tmp_path):

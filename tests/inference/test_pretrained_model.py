@@ -131,16 +131,6 @@ def test_corrupt_replaces_whole_words_of_a_list(tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.thorough
-def test_a_missing_word_list_is_reported_once(tmp_path, capsys):
-    model, _, texts = model_of_words(tmp_path / "gone.txt")
-    assert (halves_replaced(model, texts) == 1).any()
-    model.corrupt(texts)
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert f"cannot read the word_list {tmp_path}/gone.txt" in error
-
-
 def test_a_masked_language_model_detects_nothing(pretrained):
     model = electra_tf.load(pretrained("mlm") / "models" / "mlm")
     with pytest.raises(UserError, match="is a masked language model"):

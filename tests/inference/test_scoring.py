@@ -10,7 +10,6 @@ import pytest
 import tensorflow as tf
 
 import electra_tf
-from electra_tf.errors import EXIT_DIVERGED, UserError
 from electra_tf.inference import pretrained_model, scoring
 from electra_tf.inference.pretrained_model import PretrainedModel
 from electra_tf.inference.scoring import windows_of
@@ -231,20 +230,6 @@ def test_texts_without_known_tokens(models):
     assert ours == next(electra_tf.score_texts([TEXT], models("electric")))
 
 
-def test_models_that_are_not_electric_name_their_methods(models, capsys):
-    """The best is the default, and is named."""
-    kinds = {"electra": "an ELECTRA", "mlm": "a masked language model"}
-    for variant, kind in (kinds | {"two_tower": "an ELECTRA"}).items():
-        best = METHODS[variant][0]
-        assert models(variant).score("w1 w2") == models(variant).score("w1 w2", best)
-        assert capsys.readouterr().err.startswith(f"Scored by {best}: ")
-        with pytest.raises(UserError, match=kind) as caught:
-            models(variant).score_texts(["w1"], "electric")
-        assert len(str(caught.value).splitlines()) <= 3
-        for method in METHODS[variant]:
-            assert f"{method} (" in str(caught.value)
-
-
 @pytest.mark.parametrize("mask_prob", [0.15, 0.4])
 def test_the_best_discriminator_and_q_give_p(mask_prob):
     """By Bayes' rule over four words, where a right sample counts as original.
@@ -273,19 +258,3 @@ def test_the_best_discriminator_and_q_give_p(mask_prob):
 def test_electra_tt_needs_q_and_the_share_of_samples(vocab, changes):
     model = scoring_model("two_tower", vocab, **changes)
     assert "electra_tt" not in pretrained_model.methods_of(model.pretrainer)
-
-
-def test_what_cannot_be_scored(models, vocab):
-    model = models("electric")
-    with pytest.raises(UserError, match=r"mask_each.*\n.*electric \(.*two_tower \("):
-        model.score_tokens(["w1"], "mask_each")
-    with pytest.raises(UserError, match="no scores by the method 'pll'"):
-        model.score_tokens(["w1"], "pll")
-    with pytest.raises(UserError, match="less than the 30 tokens"):
-        list(model.score_texts(TEXT, overlap=30))
-    model = scoring_model("electric", vocab)
-    bias = model.pretrainer.discriminator_predictions.dense_1.bias
-    bias.assign(bias * np.nan)
-    with pytest.raises(UserError, match="text 2 the score nan") as caught:
-        list(model.score_texts(["", "w1 w2"]))
-    assert caught.value.exit_code == EXIT_DIVERGED

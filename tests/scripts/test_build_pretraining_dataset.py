@@ -327,23 +327,6 @@ def test_settings_that_contradict_the_vocabulary(text, tmp_path):
     assert manifest_of(tmp_path / "2")["tokenizer"]["do_lower_case"] is False
 
 
-@pytest.mark.parametrize(
-    ("flags", "problem", "code"),
-    [
-        (["--max-seq-length=4"], "--max-seq-length 4: give", 2),
-        (["--num-processes=0"], "--num-processes 0", 2),
-        (["--tfds=a:b"], "either --corpus-dir or --tfds", 2),
-        (["--max-seq-len=4"], "did you mean --max-seq-length", 1),
-        (["--min-letters=1.5"], "no text that passes the filters", 65),
-        (["--min-document-chars=100000000"], "no text that passes the filters", 65),
-        (["--beam-args=--runner=FlinkRunner"], "--beam-args is for --runner beam", 1),
-    ],
-)
-def test_wrong_flags(text, tmp_path, flags, problem, code):
-    error, found = fail(text, tmp_path / "out", *flags)
-    assert problem in error and found == code
-
-
 # Warnings.
 
 

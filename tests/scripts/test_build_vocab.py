@@ -5,8 +5,6 @@ import io
 import json
 import os
 import random
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
@@ -17,7 +15,7 @@ from electra_tf.text.corpus import TextReader
 from electra_tf.text.tf_tokenization import TFTokenizer
 from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
-from tests.helpers.runs import ROOT, run_script
+from tests.helpers.runs import run_script
 
 # 12 KB in which every rule of the tokenizer has something to do.
 TEXT = (
@@ -98,16 +96,6 @@ def test_output_is_independent_of_processes_threads_and_hashes(corpus_dir, tmp_p
     assert len(found) == 1
 
 
-def test_a_small_corpus_leaves_unused_tokens(corpus_dir, tmp_path):
-    flags = ("--vocab-size", 3000, "--output-file", tmp_path / "vocab.txt")
-    output = build("--corpus-dir", corpus_dir, *flags)
-    vocab = Vocabulary.load(tmp_path / "vocab.txt")
-    padding = [token for token in vocab.tokens if token.startswith("[unused")]
-    assert len(vocab) == 3000
-    assert f"the last {len(padding)} are [unusedN]" in output
-    assert list(vocab.tokens[-len(padding) :]) == padding
-
-
 def test_files_are_overwritten_only_if_asked(corpus_dir, tmp_path):
     output = tmp_path / "vocab.txt"
     flags = ["--corpus-dir", corpus_dir, "--vocab-size", 400, "--output-file", output]
@@ -122,18 +110,6 @@ def test_files_are_overwritten_only_if_asked(corpus_dir, tmp_path):
     flags = (f"--corpus-dir={text}", f"--output-file={text}", "--overwrite")
     assert "is in --corpus-dir" in build(*flags, expect=2)
     assert text.read_text(encoding="utf-8") == TEXT
-
-
-def test_text_that_is_not_utf8(corpus_dir, tmp_path):
-    path = corpus_dir / "bad.txt"
-    path.write_bytes(b"fine\n" * 10 + b"caf\xe9 and \xff\n")
-    flags = ["--corpus-dir", corpus_dir, "--vocab-size", 400]
-    flags += ["--output-file", tmp_path / "vocab.txt", "--num-processes", 2]
-    error = build(*flags, expect=65)
-    assert str(path) in error and "offset 53" in error
-    assert not (tmp_path / "vocab.txt").exists()
-    printed = build(*flags, "--encoding-errors", "replace")
-    assert f"2 bytes that were not UTF-8 in {path} (2)" in printed
 
 
 def test_words_that_are_too_long_are_reported(tmp_path):
@@ -202,14 +178,6 @@ def test_wrong_use(tmp_path, flags, code, text):
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "a.txt").write_text("some words " * 5)
     assert text in build(*flags.format(tmp=tmp_path).split(), expect=code)
-
-
-def test_flags_are_checked_before_heavy_imports():
-    code = (
-        "import sys, electra_tf.commands.build_vocab;"
-        "assert not {'tensorflow', 'tokenizers'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 def readers(texts):

@@ -53,11 +53,3 @@ def test_score_of_a_trial_is_that_of_the_kept_model(tmp_path):
     assert scores[-1] < max(scores) - 1
     [line] = [x for x in done.stdout.splitlines() if x.lstrip().startswith("0.001")]
     assert line.split()[3:] == [f"{max(scores):.2f}"] * 2
-
-
-def test_evaluations_are_needed(tmp_path):
-    """Said before Ray is imported."""
-    place = (f"--data-dir={tmp_path}", "--model-name=m")
-    done = python(SCRIPT, *place, f"--hparams={json.dumps(HPARAMS)}")
-    assert done.returncode == 2 and 'set "eval_every_steps"' in done.stderr
-    assert "Traceback" not in done.stderr

@@ -13,7 +13,6 @@ import urllib.request
 import numpy as np
 import pytest
 import tensorflow as tf
-from google.protobuf import text_format
 from tensorflow.core.protobuf import saved_model_pb2
 
 from electra_tf.config.pretraining import PretrainingConfig
@@ -116,21 +115,6 @@ def test_rows_and_columns(server, expected):
     assert state == {"version": "1", "state": "AVAILABLE"}
 
 
-def test_models_are_listed(server):
-    _, content = send(server, "/")
-    names = {"version": "1", "signatures": ["ids", "serving_default"]}
-    assert {"name": "detector", **names} in content["models"]
-    assert len(content["models"]) == 3
-    _, content = send(server, "detector/metadata")
-    spec = {"name": "detector", "signature_name": "", "version": "1"}
-    assert content["model_spec"] == spec
-    signatures = content["metadata"]["signature_def"]["signature_def"]
-    text = signatures["serving_default"]["inputs"]["text"]
-    assert text["dtype"] == "DT_STRING"
-    shape = {"dim": [{"size": "-1", "name": ""}], "unknown_rank": False}
-    assert text["tensor_shape"] == shape
-
-
 BAD = [
     ("detector", {"instances": [1]}, "the inputs must be"),
     ("detector", {"instances": ["a"], "inputs": ["a"]}, "give a JSON object with"),
@@ -171,17 +155,6 @@ def test_concurrent_requests_get_their_own_answers(server, expected):
 
     with concurrent.futures.ThreadPoolExecutor(12) as pool:
         list(pool.map(one, range(60)))
-
-
-def test_files_for_tensorflow_serving_agree():
-    config = "tensorflow_serving.config.model_server_config_pb2"
-    config = pytest.importorskip(config).ModelServerConfig()
-    text_format.Parse((SERVING / "models.config").read_text(), config)
-    [model] = config.model_config_list.config
-    docker = (SERVING / "Dockerfile").read_text()
-    assert f"COPY exports/detector {model.base_path}\n" in docker
-    for name in ("models.config", "batching.config"):
-        assert f"examples/serving/{name}" in docker and f"/etc/serving/{name}" in docker
 
 
 def test_old_servers_have_the_ops_that_read_text():

@@ -152,23 +152,3 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path):
     assert done.returncode == 70, done.stdout
     assert "BERT, seed 1 ended with code 70: error: diverged" in done.stdout
     assert "Random weights, seed 1 is finished" in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("flags", "text"),
-    [
-        (["--only=GPT"], "unknown variant 'GPT'"),
-        (['--hparams={"seed": 7}'], "--hparams has seed, which each run has"),
-        (['--finetuning-hparams={"num_trials": 2}'], "num_trials, which each run has"),
-        (
-            ['--finetuning-hparams={"model_hparam_overrides": {"hidden_size": 8}}'],
-            "hidden_size, which each run has of its own",
-        ),
-        (['--finetuning-hparams={"max_seq_length": 256}'], "ELECTRA, seed 1: max_seq"),
-    ],
-)
-def test_mistakes_end_it_before_the_first_run(tmp_path, flags, text):
-    done = run("objectives", tmp_path / "out", *flags)
-    assert done.returncode in (1, 2) and text in done.stderr, done.stderr
-    assert "Traceback" not in done.stderr
-    assert not (tmp_path / "out" / "runs.json").exists()

@@ -106,6 +106,7 @@ def test_score_reads_records_and_writes_an_object_for_each(electric, scorer, tmp
     assert "unknown tokens only" in unknown and unknown.endswith(": 1.")
 
 
+@pytest.mark.thorough
 def test_score_tokens_from_a_pipe_into_a_pipe(electric, scorer, tmp_path):
     pipes, text = [tmp_path / "in", tmp_path / "out"], b"\xffW7 w8\r\nw1"
     flags = ("--model", electric, "--input", pipes[0], "--output", pipes[1])
@@ -170,6 +171,7 @@ def test_rerank_at_a_weight(electric, scorer, tmp_path):
     assert "(1 of 19 words)" not in run.stderr and "1, 1 of 19 words)" in run.stderr
 
 
+@pytest.mark.thorough
 def test_rerank_finds_the_weight(electric, scorer, tmp_path):
     rows = lists_for(scorer)
     text = "".join(f"{json.dumps(row)}\n" for row in rows)
@@ -189,29 +191,6 @@ def test_rerank_finds_the_weight(electric, scorer, tmp_path):
 
 
 # Mistakes.
-
-
-@pytest.mark.parametrize(
-    ("flags", "code", "text"),
-    [
-        ("detect --model=/no --nbest=x", 1, "not used by detect but by rerank."),
-        ("report --model=/no --max_passages=3 --method=electric", 1, "by score and"),
-        ("rerank --model=/no --nbest=/no", 1, "--weight or --tune"),
-        ("rerank --model=/no --nbest=/no --weight=-1", 1, "non-negative"),
-        ("score --model=/no --data-dir=x --input=/dev/null", 1, "--model alone"),
-        ("detect --data-dir=/no --model-name=m", 2, "/no/models/m is neither"),
-        ("detect --model=/no --input=/", 2, "A directory goes with --output-dir"),
-        ("score --model=/no --output=setup.py/x", 73, "cannot write"),
-        ("report --model=/no", 2, "and /no is not one"),
-        ("score --workers=2", 1, "--workers is for --output-dir"),
-        ("score --output-dir=o --output=f", 1, "--output is not for --output-dir"),
-        ("score --output-dir=o --beam-args=--x", 1, "is for --runner beam"),
-        ("score --output-dir=o --runner=beam --workers=2", 1, "is for --runner local"),
-    ],
-)
-def test_flags_that_are_wrong_or_have_no_effect(flags, code, text):
-    run = infer(*flags.split(), code=code)
-    assert text in run.stderr and run.stdout == ""
 
 
 def test_output_does_not_replace_the_input(tmp_path):

@@ -203,16 +203,3 @@ def test_a_damaged_input_is_named_by_its_line(trial, inputs, tmp_path):
     path.write_text("".join([*lines[:250], "{\n", *lines[250:]]))
     error, code = fail("predict", trial, path, tmp_path / "out", SMALL, ONE, COLA)
     assert f"{path}, line 251: " in error and code == 2
-
-
-def test_models_and_options_that_do_not_fit(electric, texts, tmp_path):
-    output, inside = tmp_path / "out", texts[0] / "new/out"
-    for command, place, flag, problem in (
-        ("predict", output, ONE, "is not a fine-tuned model"),
-        ("score", output, "--overlap=40", "an overlap of 40 tokens"),
-        ("score", output, "--method=mask_each", "has no scores by the method"),
-        ("score", inside, ONE, "out is in"),
-    ):
-        error, code = fail(command, electric, texts[0], place, flag)
-        assert problem in error and code == 2
-    assert not output.exists() and not (texts[0] / "new").exists()

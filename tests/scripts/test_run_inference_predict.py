@@ -2,19 +2,15 @@
 """run_inference.py predict, and electra_tf.load, on models of every kind of task."""
 
 import functools
-import io
 import json
-import os
 import shutil
 from itertools import count
 
 import pytest
 
 import electra_tf
-from electra_tf.console import Console
 from electra_tf.errors import UserError
 from electra_tf.finetune.inputs import Input, open_source
-from electra_tf.inference import prediction
 from tests.helpers.runs import run_script
 from tests.helpers.tiny_finetuning import own_sentences
 
@@ -143,36 +139,3 @@ def test_predict_reads_standard_input_and_writes_standard_output(data, trial):
 
 
 # Mistakes.
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
-        ("x.tsv", "id\ttexd\n1\ta\n", "x.tsv has no column 'text'.*'texd'?"),
-        ("x.txt", b"a\nb\xe9\n", "x.txt: byte 0xe9 at offset 3 is not UTF-8"),
-        ("x.xlsx", "a", "x.xlsx is xlsx(.|\n)*tsv, csv, jsonl, json, parquet, txt"),
-    ],
-)
-def test_bad_lines_are_named_and_leave_no_output(trial, tmp_path, name, content, words):
-    path = tmp_path / name
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    model, output = load(trial, "reviews"), tmp_path / "out.jsonl"
-    with pytest.raises(UserError, match=words) as caught:
-        asked = asked_in(model, path)
-        prediction.write(model, asked, str(output), Console(io.StringIO()))
-    assert caught.value.exit_code in (2, 65) and os.listdir(tmp_path) == [name]
-
-
-def test_models_and_tasks_that_do_not_exist(trial, tmp_path):
-    for place, task, pattern in (
-        (tmp_path, None, "not a fine-tuned model"),
-        (trial.parents[1], None, f"Its fine-tuned models.*{trial.name}"),
-        (trial, None, "several tasks: reviews(.|\n)*--task"),
-        (trial, "revews", "not fine-tuned on 'revews'(.|\n)*reviews"),
-    ):
-        with pytest.raises(UserError, match=pattern):
-            prediction.load_predictor(str(place), task)
-    with pytest.raises(UserError, match="--input-format"):
-        open_source("-", None, "texts")
-    with pytest.raises(UserError, match="input 0 is"):
-        load(trial, "reviews").predict([("a", "b")])

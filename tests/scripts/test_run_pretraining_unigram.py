@@ -51,15 +51,3 @@ def test_trained_continued_detected_and_exported(tmp_path):
     )
     done = run_script("export_model.py", f"--init-checkpoint={out}", *flags)
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"generator": "unigram"}, {"rare_mask_power": 0.5, "repeated_masks": "fixed"}],
-)
-def test_data_without_counts_are_refused(tiny_data, changes):
-    done = pretrain(tiny_data, "no_counts", tiny(**changes), "--dry-run")
-    assert done.returncode == 2
-    assert "token_counts.txt not found" in done.stderr
-    assert "build_pretraining_dataset.py" in done.stderr
-    assert "Traceback" not in done.stderr

@@ -68,16 +68,6 @@ def test_imports_of_the_program_are_installed_by_default(declared):
     assert undeclared(packages, declared["install_requires"]) <= OPTIONAL
 
 
-def test_imports_of_tests_come_with_their_extra(declared):
-    packages = imported("tests", "benchmarks", "examples", "experiments")
-    packages -= {path.stem for path in ROOT.glob("*.py")} | {"setuptools"}
-    # benchmarks/install_compilers.sh has an environment of its own.
-    packages -= {"jax", "jaxlib", "flatbuffers"}
-    wanted = declared["install_requires"] + declared["extras_require"]["test"]
-    wanted += declared["extras_require"]["ray"]  # 300 MB for one example
-    assert undeclared(packages | OPTIONAL, wanted) == set()
-
-
 @pytest.mark.thorough
 def test_the_wheel_has_all_files_of_the_package(tmp_path):
     source = tmp_path / "source"

@@ -3,7 +3,6 @@
 
 import pytest
 
-from electra_tf.errors import UserError
 from electra_tf.text import records
 from electra_tf.text.units import Reading, Unit
 
@@ -33,18 +32,3 @@ def test_tfds_documents(tfds_dir):
     assert documents("tiny_texts:text", tfds_dir, 38, 40) == texts[38:]
     nested = documents("tiny_texts:more/title", tfds_dir)
     assert set(nested) == {f"Title {i}" for i in range(40)}
-
-
-@pytest.mark.parametrize(
-    ("spec", "problem"),
-    [
-        ("tiny_texts", "text feature are needed"),
-        ("tiny_texts:body", "has no text feature 'body' but .*text"),
-        ("tiny_texts:more", "has no text feature 'more'"),
-        ("no_such_data_set:text", "cannot open no_such_data_set"),
-        ("wikipedia/20230601.en:text", "has not been prepared"),
-    ],
-)
-def test_tfds_that_cannot_be_read(tfds_dir, spec, problem):
-    with pytest.raises(UserError, match=problem):
-        records.open_tfds(spec, tfds_dir)

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lists of words, and files that are refused."""
 
-import pytest
-
-from electra_tf.errors import UserError
 from electra_tf.text import word_list
 from electra_tf.text.vocabulary import Vocabulary
 from tests.helpers.runs import SPECIAL
@@ -32,22 +29,3 @@ def test_words_that_count(tmp_path):
 def test_words_are_normalised_as_text(tmp_path):
     """が is か without its mark, as in an uncased vocabulary's text."""
     assert load(tmp_path, "かが\n").found == 1
-
-
-@pytest.mark.parametrize(
-    "data, problem",
-    [
-        (b"", "is empty"),
-        ("東京\n大学\n".encode("gb18030"), "line 1: byte 0x96"),
-        ("東京\n".encode() + b"\xff\n", "line 2: byte 0xff at position 0 is not UTF-8"),
-        ("東京\n大学 300 n\n", "line 2 ('大学 300 n') has white space"),
-        ("東\u3000京\n", "line 1 ('東\\u3000京') has white space"),
-        ("东京\n東\n", "none of the 2 words"),
-    ],
-)
-def test_wrong_files_are_refused(tmp_path, data, problem):
-    with pytest.raises(UserError) as caught:
-        load(tmp_path, data)
-    text = str(caught.value)
-    assert f"{tmp_path}/words.txt" in text and problem in text
-    assert text.count("\n") <= 2

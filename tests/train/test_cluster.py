@@ -4,7 +4,6 @@
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import threading
@@ -23,13 +22,6 @@ def cluster(text, monkeypatch, *timeout):
     return Cluster.from_environment(*timeout)
 
 
-def test_one_process_without_tf_config(monkeypatch):
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    alone = Cluster.from_environment()
-    assert alone.is_chief and not alone.has_peers
-    alone.meet({"a": 1})
-
-
 @pytest.mark.parametrize(
     ("job", "task", "index"), [("chief", 0, 0), ("worker", 0, 1), ("worker", "1", 2)]
 )
@@ -41,29 +33,6 @@ def test_the_chief_comes_first(monkeypatch, job, task, index):
     assert found.index == index and found.is_chief == (index == 0)
     assert found.index_of("worker", 1) == 2
     assert found.name(1) == "worker 1 (b:1)"
-
-
-WORKER = {"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"cluster": {}},
-        {"task": {"type": "worker", "index": 1}},
-        {"task": {"type": "worker", "index": -1}},
-        {"task": {"type": "worker", "index": "x"}},
-        {"task": {"type": "evaluator", "index": 0}},
-        {"cluster": {"worker": ["a"]}},
-        {"cluster": {"worker": ["a:1", "a:1"]}},
-        {"cluster": {"worker": ["a:1", "b:99999"]}},
-    ],
-)
-def test_invalid_tf_config_is_refused(monkeypatch, changes):
-    for text in ("{", json.dumps(WORKER | changes)):
-        with pytest.raises(UserError, match="names no worker") as e:
-            cluster(text, monkeypatch)
-        assert e.value.exit_code == 2
 
 
 def meet(facts, monkeypatch, timeout=20.0, delays=()):
@@ -115,16 +84,6 @@ def test_an_absent_worker_is_named_by_all(monkeypatch, missing):
     for error in errors:
         assert error.exit_code == 69
         assert f"waited 5 s for worker {missing} (127.0.0.1:" in str(error)
-
-
-def test_a_port_in_use(monkeypatch):
-    text, _ = tf_configs(2)
-    one = cluster(text, monkeypatch)
-    host, port = one.places[0].split(":")
-    with socket.create_server((host, int(port))):
-        with pytest.raises(UserError, match="port") as e:
-            one.meet({})
-    assert e.value.exit_code == 2
 
 
 WAITS = """

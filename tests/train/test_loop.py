@@ -246,6 +246,7 @@ def loop(trained, directory, on_nonfinite="stop", bad=()):
     return result, stream.getvalue()
 
 
+@pytest.mark.thorough
 def test_a_diverged_run_stops_and_keeps_its_checkpoint_and_batch(tiny_data, tmp_path):
     trained = Trained(tiny_data)
     with pytest.raises(UserError, match="diverged at step 9: loss nan") as e:
@@ -315,22 +316,3 @@ def test_overflows_of_the_loss_scale_do_not_end_the_run(tiny_data, tmp_path):
     overflows = [row["finite"] for row in rows].index(1)
     assert overflows > MAX_SKIPPED_IN_A_ROW
     assert rows[overflows]["loss_scale"] < 2.0 ** (51 - overflows)
-
-
-def test_the_loop_saves_at_its_interval_and_at_the_end(tiny_data, tmp_path):
-    done, _ = loop(Trained(tiny_data), tmp_path)
-    assert done
-    assert Checkpoints(tmp_path).steps() == [0, 5, 10, 12]
-
-
-def test_the_loop_returns_about_twice_a_second():
-    pace = training.Pace(200)
-    for _ in range(12):  # steps of 10 ms
-        pace.adapt(pace.count, 0.01 * pace.count)
-    assert 40 <= pace.count <= 60
-    for _ in range(3):  # ... that become slow
-        pace.adapt(pace.count, 2.0 * pace.count)
-    assert pace.count == 1
-    for _ in range(12):
-        pace.adapt(pace.count, 1e-4 * pace.count)
-    assert pace.count == 200

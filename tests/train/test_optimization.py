@@ -340,18 +340,6 @@ def test_serialization():
     assert (one.numpy() != 1).all()
 
 
-@pytest.mark.parametrize("jit", [False, True])
-def test_compile_and_fit(jit):
-    keras.utils.set_random_seed(0)
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-    model.compile(AdamWeightDecay(0.05), "mse", jit_compile=jit)
-    x = np.random.default_rng(0).normal(size=(64, 4)).astype("f4")
-    y = x @ np.array([[1.0], [2.0], [-1.0], [0.5]], "f4")
-    history = model.fit(x, y, batch_size=16, epochs=12, verbose=0).history["loss"]
-    assert history[-1] < 0.2 * history[0]
-    assert int(model.optimizer.iterations) == 48
-
-
 def test_hparams_of_the_optimizer():
     config = tiny_config(
         learning_rate=3e-3,

@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress lines, metrics.jsonl, TensorBoard events, curves and results."""
+"""metrics.jsonl, TensorBoard events, curves and results."""
 
 import io
 import json
-import re
 
 import numpy as np
 import pytest
 
-from electra_tf import console
-from electra_tf.console import Console, Progress
+from electra_tf.console import Console
 from electra_tf.pretrain.metrics import ALL_METRICS
 from electra_tf.train import reporting
-from electra_tf.train.curves import plot_curves, smooth
+from electra_tf.train.curves import plot_curves
 from electra_tf.train.reporting import Journal, Report, read_metrics
 
 METRICS = {
@@ -21,69 +19,6 @@ METRICS = {
     "disc_loss": 0.125,
     "disc_recall": 0.93,
 }
-
-
-SHOWN = {metric.name: metric.short for metric in ALL_METRICS if metric.short}
-
-
-class Clock:
-    """time.monotonic under the test's control."""
-
-    def __init__(self, monkeypatch):
-        self.now = 100.0
-        monkeypatch.setattr(console.time, "monotonic", lambda: self.now)
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-def test_progress_line(monkeypatch):
-    clock, stream = Clock(monkeypatch), io.StringIO()
-    progress = Progress(Console(stream), 10000, 1000, 32, 100, SHOWN)
-    clock.now += 30  # the graph is built
-    progress.update(1001, METRICS)
-    clock.now += 99.5
-    progress.update(1200, METRICS)
-    first, second = stream.getvalue().splitlines()
-    shown = " - loss 12.3 gen 6.10 disc 0.125 recall 0.930"
-    assert first == "1001/10000" + shown
-    # 199 steps in 99.5 s; the building of the graph does not count.
-    assert second == "1200/10000 64 seq/s ETA 1:13:20" + shown
-
-
-def test_lines_without_a_terminal_come_at_intervals(monkeypatch):
-    clock, stream = Clock(monkeypatch), io.StringIO()
-    progress = Progress(Console(stream), 1000, 0, 8, 100, SHOWN)
-    for step in range(1, 1001):
-        clock.now += 0.01 if step < 500 else 1.0
-        progress.update(step, METRICS)
-    steps = [int(line.split("/")[0]) for line in stream.getvalue().splitlines()]
-    assert steps[:5] == [1, 100, 200, 300, 400]
-    assert steps[-1] == 1000
-    # Once steps are slow, there is a line each minute.
-    assert max(np.diff(steps[steps.index(500) :])) <= 62
-
-
-def test_a_terminal_line_is_rewritten_and_fits(monkeypatch):
-    clock, stream = Clock(monkeypatch), Terminal()
-    console = Console(stream)
-    monkeypatch.setattr(Console, "width", 80)
-    progress = Progress(console, 100_000, 0, 128, 100, SHOWN)
-    for step in (1, 20_000, 40_000):
-        clock.now += 5000
-        progress.update(step, METRICS)
-    console.log("a message")
-    progress.update(40_001, METRICS)
-    progress.close()
-    lines = stream.getvalue().split("\n")
-    assert len(lines) == 3
-    # The message has a line of its own.
-    assert lines[0].split("\r")[-1] == "a message"
-    shown = [text for text in re.split(r"\r *", lines[0]) if text]
-    assert len(shown) == 4 and all(len(text) < 80 for text in shown)
-    assert re.fullmatch(r"40001/100000 \d+ seq/s ETA .* recall 0\.930", lines[1])
 
 
 def write(path, rows, start=0):
@@ -134,13 +69,6 @@ def report(directory, start, metrics, stream=None, total=9, every=1):
     result.close()
 
 
-def test_lines_in_a_file_are_at_multiples_of_log_steps(tmp_path):
-    stream, metrics = io.StringIO(), {k: np.full(7, v) for k, v in METRICS.items()}
-    report(tmp_path, 0, metrics, stream, total=70, every=20)
-    steps = [int(line.split("/")[0]) for line in stream.getvalue().splitlines()]
-    assert steps[1:] == [20, 40, 60, 70]
-
-
 def test_a_report_writes_metrics_and_tensorboard(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing import event_accumulator
@@ -162,11 +90,6 @@ def test_a_report_writes_metrics_and_tensorboard(tmp_path):
         found = [(e.step, e.value) for e in shown.Scalars(tag)]
         assert [step for step, _ in found][:4] == [1, 2, 3, 4]  # each once
         assert [v for _, v in found][:3] == pytest.approx([value, 2 * value, value])
-
-
-def test_smooth_is_a_mean_of_neighbours():
-    values = np.array([1.0, 2.0, np.nan, 4.0, 6.0])
-    np.testing.assert_allclose(smooth(values, 3), [1.5, 1.5, 3.0, 5.0, 5.0])
 
 
 def test_curves_and_marks_of_switches(tmp_path):

@@ -53,6 +53,7 @@ def tensors(directory, step):
     return {name: reader.get_tensor(name) for name in names}
 
 
+@pytest.mark.thorough
 def test_workers_make_the_steps_of_one_process(tiny_data, elsewhere, straight):
     """With the default number of iterations in a loop; only the chief writes."""
     assert metrics_of(straight)[-1]["step"] == STEPS
