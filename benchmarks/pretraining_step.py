@@ -33,11 +33,13 @@ CHOICES = {
     "model": ("electra", "electric"),
 }
 
-flags.DEFINE_list(
-    "precision", "float32,mixed_bfloat16", f"Of {', '.join(CHOICES['precision'])}."
-)
+flags.DEFINE_list("precision", "float32,mixed_bfloat16", "Types of numbers.")
 flags.DEFINE_list("jit", "on,off", "Whether XLA compiles the step: on, off.")
-flags.DEFINE_list("model", "electra", f"Of {', '.join(CHOICES['model'])}.")
+flags.DEFINE_list("model", "electra", "Objectives.")
+for name, known in CHOICES.items():
+    flags.register_validator(
+        name, lambda x, known=known: {*x} <= {*known}, f"must be of {', '.join(known)}."
+    )
 flags.DEFINE_float("dropout", 0.1, "Dropout rate.", lower_bound=0, upper_bound=1)
 flags.DEFINE_enum("peer", None, ["torch"], "Also times the same step in PyTorch.")
 flags.DEFINE_integer("repeats", 2, "Processes for each variant.", lower_bound=1)
@@ -80,10 +82,6 @@ def main(_):
 
 def variants() -> list[dict]:
     """Every combination of the flags, then the peer's, by kind of attention."""
-    for flag, known in CHOICES.items():
-        for value in FLAGS[flag].value:
-            if value not in known:
-                raise UserError(f"--{flag} {value}: it is one of {', '.join(known)}.")
     found = []
     for model, precision, jit in itertools.product(
         FLAGS.model, FLAGS.precision, FLAGS.jit
