@@ -7,14 +7,15 @@
         --model electra,electric
 
 The step is that of run_pretraining.py: masking, sampling, both networks, clipping,
-optimizer and metrics, on random tokens. Every variant runs in a process of its own, one
-at a time, the order reversed from one repeat to the next. benchmarks/measurement.py
-defines what counts as a FLOP; large matrix products are timed in the same process
-between the steps.
+optimizer and metrics, on files of random tokens. Every variant runs in a process of its
+own, one at a time, the order reversed from one repeat to the next.
+benchmarks/measurement.py defines what counts as a FLOP; large matrix products are timed
+in the same process between the steps.
 """
 
 import functools
 import itertools
+import tempfile
 import time
 
 import measurement
@@ -100,7 +101,7 @@ def variants() -> list[dict]:
     return found
 
 
-def config_of(variant: dict) -> PretrainingConfig:
+def config_of(variant: dict, data_dir: str = NO_DATA) -> PretrainingConfig:
     """The config of a run of that variant."""
     hparams = {"vocab_size": 30522} | read_hparams(FLAGS.hparams)
     names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
@@ -110,7 +111,7 @@ def config_of(variant: dict) -> PretrainingConfig:
     hparams |= {"train_batch_size": FLAGS.batch_size, "jit_compile": variant["jit"]}
     if variant["model"] != "electra":
         hparams |= {"objective": "electric"}
-    config = PretrainingConfig.from_hparams(NO_DATA, "benchmark", hparams)
+    config = PretrainingConfig.from_hparams(data_dir, "benchmark", hparams)
     plain = (config.objective, config.generator) == ("electra", "masked_lm")
     if variant["model"] == "electra" and not plain:
         raise UserError("--hparams: only the FLOPs of plain ELECTRA are counted.")
@@ -128,16 +129,18 @@ def run_variant(variant: dict) -> dict:
 
 def measure(job: dict) -> dict:
     """Builds the model and measures its steps."""
-    config = config_of(job)
+    sizes = Sizes.of(config_of(job))
     if job["framework"] == "torch":
         import peer_torch
 
-        return peer_torch.measure(job, Sizes.of(config), FLAGS.dropout)
+        return peer_torch.measure(job, sizes, FLAGS.dropout)
     startup.import_tensorflow()
-    loop = measurement.make_loop(config)
-    device = measurement.make_device(config.precision)
-    flops = Sizes.of(config).step_flops() if job["model"] == "electra" else 0
-    return measurement.measure_steps(loop, device, flops, job)
+    flops = sizes.step_flops() if job["model"] == "electra" else 0
+    with tempfile.TemporaryDirectory() as data:
+        config = config_of(job, data)
+        loop = measurement.make_loop(config, measurement.write_data(config))
+        device = measurement.make_device(config.precision)
+        return measurement.measure_steps(loop, device, flops, job)
 
 
 def print_results(results: dict[str, list[dict]]) -> None:
