@@ -13,6 +13,7 @@ from electra_tf.config.model import ModelConfig
 from electra_tf.model import encoder as modeling
 from electra_tf.model import transformer_layer
 from electra_tf.pretrain import heads
+from tests.helpers.runs import by_default
 from tests.helpers.tiny_pretraining import tiny_batch, tiny_config, tiny_model
 
 ROWS, LENGTH, WIDTH, VOCAB_SIZE = 3, 12, 16, 60
@@ -179,7 +180,7 @@ def test_layers_and_steps_have_their_own_masks():
         assert abs(agreement - 0.82) < 5 * np.sqrt(0.82 * 0.18 / one.size)
 
 
-@pytest.mark.parametrize("policy", [None, "mixed_bfloat16"])
+@pytest.mark.parametrize("policy", by_default([None, "mixed_bfloat16"], [None]))
 def test_layers_traced_once_compute_and_learn_the_same(policy):
     """In a graph for training, one trace serves all layers; dropout included."""
     dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}

@@ -66,6 +66,7 @@ def test_the_best_weights_are_those_of_the_results(data, trained):
     assert alone["scores"]["cola"] == pytest.approx(best["scores"]["cola"])
 
 
+@pytest.mark.thorough
 def test_a_trial_that_ended_early_is_not_trained_on(data, trained, tmp_path):
     before = result(data)
     data = shutil.copytree(data, tmp_path / "data")

@@ -76,6 +76,7 @@ def test_config_is_written_only_if_a_step_is_made(data, run_again):
     assert json.loads((folder / "config.json").read_text())["mask_prob"] == 0.4
 
 
+@pytest.mark.thorough
 def test_init_checkpoint_is_for_the_first_start(data, run_again):
     first = {"init_checkpoint": str(data / "models" / "electra"), "num_train_steps": 1}
     for hparams in (first, {"num_train_steps": 2}):
@@ -92,6 +93,7 @@ def test_init_checkpoint_is_for_the_first_start(data, run_again):
         assert word in printed
 
 
+@pytest.mark.thorough
 def test_other_data_are_reported(run_again, tmp_path):
     other = write_tiny_data(tmp_path / "other", examples=40)
     place = {"pretrain_tfrecords": f"{other}/pretrain_tfrecords/*"}

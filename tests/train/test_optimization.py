@@ -16,10 +16,11 @@ from electra_tf.train.optimization import (
     WarmupPolynomialDecay,
     create_optimizer,
 )
-from tests.helpers.runs import ROOT
+from tests.helpers.runs import ROOT, by_default
 from tests.helpers.tiny_pretraining import tiny_config
 
 STEPS = 20
+JIT = by_default([None, True], [None])
 # Shape and path of each variable.
 SHAPES = {
     "electra/embeddings/word_embeddings": (7, 4),
@@ -119,7 +120,7 @@ def test_twenty_steps(scale, jit):
     assert np.abs(np.subtract(variables[0], make_variables()[0])).max() > 0.02
 
 
-@pytest.mark.parametrize("jit", [None, True])
+@pytest.mark.parametrize("jit", JIT)
 def test_generator_with_its_own_rate_and_norm(jit):
     """As two optimizers, one of which has the generator's variables alone."""
     config = tiny_config(
@@ -199,7 +200,7 @@ def test_settings():
         assert difference > 1e-5, settings
 
 
-@pytest.mark.parametrize("jit", [None, True])
+@pytest.mark.parametrize("jit", JIT)
 def test_repeated_tokens_are_summed_before_the_norm(jit):
     table = keras.Variable(np.ones([5, 2], "f4"), name="word_embeddings")
     values = tf.constant([[3.0, 0.0], [3.0, 0.0], [0.0, 4.0]])
@@ -265,7 +266,7 @@ def test_a_variable_without_gradient_keeps_its_value():
 # AdamW and LAMB.
 
 
-@pytest.mark.parametrize("jit", [None, True])
+@pytest.mark.parametrize("jit", JIT)
 def test_adamw_equals_pytorch(jit):
     torch = pytest.importorskip("torch")
     variables, gradients = make_variables(), make_gradients(0.5)
@@ -282,7 +283,7 @@ def test_adamw_equals_pytorch(jit):
     assert_close(variables, [p.detach().numpy() for p in theirs])
 
 
-@pytest.mark.parametrize("jit", [None, True])
+@pytest.mark.parametrize("jit", JIT)
 def test_lamb_equals_the_paper(jit):
     variables, gradients = make_variables(), make_gradients(5.0)
     values = [np.float64(v.numpy()) for v in variables]
