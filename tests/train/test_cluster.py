@@ -63,7 +63,7 @@ def meet(facts, monkeypatch, timeout=20.0, delays=()):
 @pytest.mark.parametrize("late", [0, 2])
 def test_workers_wait_for_a_late_one(monkeypatch, late):
     facts = dict.fromkeys(range(3), {"a": 1, "b": [1.5, None]})
-    assert meet(facts, monkeypatch, delays={late: 1.0}) == [None] * 3
+    assert meet(facts, monkeypatch, delays={late: 0.3}) == [None] * 3
 
 
 def test_all_workers_are_refused_if_one_differs(monkeypatch):

@@ -83,7 +83,7 @@ from electra_tf.train.supervisor import leave_at_once, plain_signals
 signal.signal(signal.SIGHUP, signal.{at_start})
 with leave_at_once(), plain_signals({seconds}):
     os.kill(os.getpid(), {number})
-    time.sleep({seconds} and 2)
+    time.sleep({seconds} and 0.6)
 print("ended")
 """
 
