@@ -341,7 +341,6 @@ def place(config, make_task: Callable, make_optimizer: Callable):
     gpus = tf.config.list_physical_devices("GPU")
     tf.config.set_visible_devices(gpus[:1], "GPU")  # several would share the batch
     distribution.configure_devices(config)
-    distribution.set_precision(config.precision)
     placement = distribution.create_strategy(config)
     print(distribution.describe(placement, config.precision), flush=True)
     keras.utils.set_random_seed(config.seed)

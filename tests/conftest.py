@@ -41,6 +41,7 @@ def pytest_configure(config):
 
 
 def pytest_collection_finish():
+    gc.disable()
     gc.freeze()  # Modules stay; a collection need not walk through them.
 
 

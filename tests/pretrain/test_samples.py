@@ -11,7 +11,7 @@ from electra_tf.inference import html_report
 from electra_tf.pretrain import run
 from electra_tf.pretrain.pretraining import TrainablePretrainer
 from electra_tf.text.vocabulary import Vocabulary
-from electra_tf.train.reporting import SAMPLES
+from electra_tf.train.reporting import SAMPLES, Journal
 from tests.helpers.forked_runs import metrics_of, pretrain
 from tests.helpers.runs import tiny
 from tests.helpers.tiny_pretraining import (
@@ -48,10 +48,10 @@ def texts_of(folder):
                 yield event.step, value.tag, text
 
 
-def sampler(model, vocab, folder, batch=tiny_batch, phase=None, **journal):
-    usual = {"step": 0, "is_chief": True}
+def sampler(model, vocab, folder, batch=tiny_batch, phase=None, is_chief=True):
     task = TrainablePretrainer(model, phase)
-    return run.Samples(task, batch, vocab, folder, **usual | journal)
+    journal = Journal(folder, SAMPLES, "samples", 0, is_chief)
+    return run.Samples(task, batch, vocab, journal)
 
 
 def test_samples_are_what_the_model_computes(vocab, tmp_path):
@@ -79,18 +79,18 @@ def test_samples_are_what_the_model_computes(vocab, tmp_path):
     (step, tag, text), _ = texts_of(tmp_path)
     assert (step, tag) == (5, "samples")
     assert text == run.to_markdown(first["passages"])
-    assert look.has(5) and not look.has(6)
+    assert look.journal.has(5) and not look.journal.has(6)
     # Samples after the checkpoint that a run is resumed from are cut off.
-    assert not sampler(model, vocab, tmp_path, step=9).has(10)
+    assert not Journal(tmp_path, SAMPLES, "samples", 9, True).has(10)
 
 
 def test_the_first_of_two_stages_has_no_discriminator(vocab, tmp_path):
     model = tiny_model("two_stage")
     phases = tiny_config(**VARIANTS["two_stage"]).run_phases()
     look = sampler(model, vocab, tmp_path, phase=phases[0])
-    assert not look(5) and not look.has(5)
+    assert not look(5) and not look.journal.has(5)
     look = sampler(model, vocab, tmp_path, phase=phases[1])
-    assert not look(10) and look.has(10)
+    assert not look(10) and look.journal.has(10)
     # Only the chief writes.
     look = sampler(model, vocab, tmp_path / "other", is_chief=False)
     assert not look(5) and not (tmp_path / "other").exists()

@@ -336,7 +336,7 @@ WORDS = [word for word in VOCAB.read_text().split() if word.isalpha()]
 @pytest.mark.parametrize(
     ("text", "warning"),
     [
-        (" ".join(WORDS * 20), "what of a line goes beyond --max-seq-length"),
+        (" ".join(WORDS * 20), "lines are cut at --max-seq-length"),
         (f"{WORDS[0]} {'กาณ' * 100}\n" * 50, "tokens are [UNK]: is"),
     ],
 )
