@@ -34,7 +34,6 @@ from electra_tf import cli, startup
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
 from electra_tf.config.run import NO_DATA, read_config
 from electra_tf.errors import UserError
-from electra_tf.storage.atomic_folder import atomic_folder
 
 
 class Platform(NamedTuple):
@@ -81,15 +80,8 @@ flags.DEFINE_integer(
     lower_bound=1,
     upper_bound=4,  # of each topology above
 )
-flags.DEFINE_enum(
-    "target",
-    None,
-    ["cpu", "gpu", "tpu"],
-    "The step in the form for this kind of device; default: the platform's.",
-)
 cli.define_path("config", None, "A recipe of configs/, or a JSON file.")
 flags.DEFINE_string("hparams", "{}", "JSON text or file of hparams.")
-cli.define_path("output_dir", None, "A new folder for the lowered step and program.")
 cli.define_path(
     "compiler_python",
     str(ROOT / ".venv-accelerators" / "bin" / "python"),
@@ -110,8 +102,7 @@ def main(_):
     check_compilable(config)
     if shutil.which(FLAGS.compiler_python) is None:
         raise UserError(f"there is no {FLAGS.compiler_python}.\n{_INSTALL}", 1)
-    output = FLAGS.output_dir
-    with atomic_folder(output) if output else tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name:
         report = write_step(config, Path(name)) | compile_step(Path(name))
         print_report(config, report)
     save(FLAGS.json, report)
@@ -145,7 +136,7 @@ def write_step(config: PretrainingConfig, folder: Path) -> dict:
 
     kind = PLATFORMS[FLAGS.platform]
     step, masked_step, inputs = make_step(config)
-    target = FLAGS.target or ("tpu" if kind.topology else "gpu")
+    target = "tpu" if kind.topology else "gpu"
     set_target(target)
     started = time.monotonic()
     specs = [tf.TensorSpec(*spec) for spec in inputs.values()]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text to TFRecord: MB/s by number of processes and by stage, and peak memory.
+"""Text to TFRecord: MB/s by number of processes, and peak memory.
 
     python benchmarks/build_dataset.py --corpus-dir C --vocab-file V
     python benchmarks/build_dataset.py --corpus-dir C --vocab-file V --megabytes 700
@@ -9,9 +9,7 @@ the text in examples/, whose few words make it faster than other text; without
 --vocab-file a vocabulary is trained on that.
 """
 
-import collections
 import os
-import random
 import shutil
 import subprocess
 import sys
@@ -23,11 +21,7 @@ from absl import flags
 from measurement import ROOT, train_vocabulary
 
 from electra_tf import cli
-from electra_tf.data import tfrecord
-from electra_tf.data.record_making import ExampleBuilder
 from electra_tf.text import corpus
-from electra_tf.text.tokenization import Tokenizer
-from electra_tf.text.vocabulary import Vocabulary
 
 FLAGS = flags.FLAGS
 
@@ -56,11 +50,6 @@ def main(_):
                 f"{memory / 1e6:14.0f} MB",
                 flush=True,
             )
-        read, times = stages(folder / "corpus", Vocabulary.load(vocab))
-        total = sum(times.values())
-        print(f"\nstages, {read / 1e6:.1f} MB   MB per CPU second   share")
-        for stage, seconds in times.items():
-            print(f"{stage:16} {read / 1e6 / seconds:21.1f} {seconds / total:7.1%}")
 
 
 def repeat(source: str, target: Path, num_bytes: float) -> int:
@@ -94,39 +83,6 @@ def build(folder: Path, vocab: str, processes: str) -> tuple[float, float, int]:
     shutil.rmtree(output)
     # Includes the processes that it waited for.
     return wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
-
-
-def stages(folder: Path, vocab: Vocabulary, limit: int = 20_000_000):
-    """CPU seconds of the steps from text to disk, over the first 20 MB."""
-    tokenizer = Tokenizer(vocab)
-    times: dict[str, float] = collections.defaultdict(float)
-    read, last = 0, time.process_time()
-
-    def lap(stage: str) -> None:
-        nonlocal last
-        last, before = time.process_time(), last
-        times[stage] += last - before
-
-    with tempfile.TemporaryFile() as out:
-        for path in corpus.list_files(folder):
-            builder = ExampleBuilder(vocab, FLAGS.max_seq_length, random.Random(1))
-            for lines in corpus.TextReader(open(path, "rb"), path):
-                blank = [not line.strip() for line in lines]
-                lap("read, decode")
-                ids, row_splits = tokenizer.tokenize_lines(lines)
-                lap("tokenise")
-                examples = builder.add_lines(ids, row_splits, blank)
-                lap("build examples")
-                records = tfrecord.encode_examples(*examples[:3])
-                lap("encode")
-                framed = b"".join(map(tfrecord.frame, records))
-                lap("checksums")
-                out.write(framed)
-                lap("write")
-            read += os.path.getsize(path)
-            if read >= limit:
-                break
-    return read, times
 
 
 if __name__ == "__main__":

@@ -43,7 +43,6 @@ flags.DEFINE_integer("steps", 5, "Loops of steps that are timed.", lower_bound=1
 cli.define_path("json", None, "File for all that was measured, and to continue from.")
 cli.define_path("profile", None, "Folder for a profile of 5 steps of the first row.")
 
-EXAMPLES = 4096  # that TensorFlow reads from a file
 ROW_SECONDS = 240  # at most for a row: compiling and 150 steps
 
 
@@ -157,7 +156,7 @@ def measure(row: Row, profile: str | None) -> dict:
     job = {"launched": time.time(), "steps": FLAGS.steps}
     with tempfile.TemporaryDirectory() as data:
         config = row.config(data)
-        loop = make_loop(config, write_data(config, EXAMPLES))
+        loop = make_loop(config, write_data(config))
         found = measure_steps(loop, make_device(config.precision), 0, job)
         if profile:
             with tf.profiler.experimental.Profile(profile):

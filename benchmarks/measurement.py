@@ -320,7 +320,7 @@ def write_shards(
     return str(folder / "pretrain_data.tfrecord*")
 
 
-def write_data(config: PretrainingConfig, count: int) -> Vocabulary:
+def write_data(config: PretrainingConfig, count: int = 4096) -> Vocabulary:
     """Writes a vocabulary and random examples into the config's data directory."""
     from electra_tf.text.vocabulary import write_tokens
 
@@ -341,7 +341,6 @@ def place(config, make_task: Callable, make_optimizer: Callable):
     gpus = tf.config.list_physical_devices("GPU")
     tf.config.set_visible_devices(gpus[:1], "GPU")  # several would share the batch
     distribution.configure_devices(config)
-    distribution.set_precision(config.precision)
     placement = distribution.create_strategy(config)
     print(distribution.describe(placement, config.precision), flush=True)
     keras.utils.set_random_seed(config.seed)
@@ -363,23 +362,15 @@ def place_pretraining(config: PretrainingConfig, special: tuple[int, int, int]):
     return place(config, make_task, lambda: optimization.create_optimizer(config))
 
 
-def make_loop(config: PretrainingConfig, vocab: Vocabulary | None = None):
-    """Returns count -> loss of the last of `count` steps of pre-training.
-
-    Args:
-      vocab: of the config's data, read as run_pretraining.py does; without it batches
-        are random tokens without a file.
-    """
+def make_loop(config: PretrainingConfig, vocab: Vocabulary):
+    """Returns count -> loss of the last of `count` steps of pre-training."""
     from electra_tf.pretrain import run
     from electra_tf.pretrain.pretrain_data import RunData
     from electra_tf.train import step as training_step
 
     task, state, placement = place_pretraining(config, (2, 3, 4))
     step = training_step.TrainingStep(task, state, placement, seed=config.seed)
-    if vocab:
-        batches = run.batches_of(config, RunData(vocab), placement)
-    else:
-        batches = iter(random_batches(config))
+    batches = run.batches_of(config, RunData(vocab), placement)
     done = 0
 
     def loop(count):
@@ -388,29 +379,6 @@ def make_loop(config: PretrainingConfig, vocab: Vocabulary | None = None):
         return float(step.run(batches, done - count, count)["loss"][-1])
 
     return loop
-
-
-def random_batches(config: PretrainingConfig):
-    """Batches of random tokens, masked in the input pipeline as real ones are."""
-    import tensorflow as tf
-
-    from electra_tf.pretrain import masking
-
-    shape = (config.train_batch_size, config.max_seq_length)
-
-    def batch(step):
-        ids = tf.random.stateless_uniform(
-            shape, [step, 7], 5, config.vocab_size, tf.int32
-        )
-        first, last = (tf.fill([shape[0], 1], number) for number in (2, 3))
-        ids = tf.ensure_shape(tf.concat([first, ids[:, 1:-1], last], 1), shape)
-        features = {"input_ids": ids, "input_mask": tf.ones_like(ids)}
-        features["segment_ids"] = tf.zeros_like(ids)
-        count = config.max_predictions_per_seq
-        settings = masking.MaskingSettings(config.mask_prob, count, (2, 3, 4))
-        return masking.mask_batch(features, config.seed, step, settings)
-
-    return tf.data.Dataset.range(1 << 40).map(batch).prefetch(2)
 
 
 def make_device(precision: str) -> Device:

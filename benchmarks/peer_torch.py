@@ -134,80 +134,55 @@ class Electra(nn.Module):
         return loss, metrics
 
 
-class AdamWeightDecay:
-    """Adam without bias correction, with decoupled decay, over all tensors at once."""
-
-    def __init__(self, model: nn.Module, rate: float = 5e-4, warmup: int = 10000):
-        self.parameters = list(model.parameters())
-        self.m = [torch.zeros_like(p) for p in self.parameters]
-        self.v = [torch.zeros_like(p) for p in self.parameters]
-        self.rate, self.warmup, self.step = rate, warmup, 0
-        # Biases and layer norms are vectors and are not decayed.
-        self.decayed = [p for p in self.parameters if p.ndim > 1]
-
-    @torch.no_grad()
-    def apply(self) -> torch.Tensor:
-        """Clips and applies the gradients; returns their norm."""
-        norm = nn.utils.clip_grad_norm_(self.parameters, 1.0, foreach=True)
-        gradients = [p.grad for p in self.parameters]
-        rate = self.rate * min(1.0, self.step / self.warmup)
-        self.step += 1
-        torch._foreach_lerp_(self.m, gradients, 0.1)
-        torch._foreach_mul_(self.v, 0.999)
-        torch._foreach_addcmul_(self.v, gradients, gradients, 0.001)
-        scale = torch._foreach_sqrt(self.v)
-        torch._foreach_add_(scale, 1e-6)
-        torch._foreach_mul_(self.decayed, 1.0 - rate * 0.01)
-        torch._foreach_addcdiv_(self.parameters, self.m, scale, -rate)
-        return norm
+def make_optimizer(model: nn.Module, rate: float) -> torch.optim.Optimizer:
+    """AdamW over all tensors at a time; biases and layer norms are not decayed."""
+    vectors = [p for p in model.parameters() if p.ndim < 2]
+    matrices = [p for p in model.parameters() if p.ndim > 1]
+    groups = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=rate, weight_decay=0.01, foreach=True)
 
 
-class Trainer:
-    """Makes steps on random tokens."""
+def update(model: nn.Module, optimizer: torch.optim.Optimizer, loss) -> torch.Tensor:
+    """Clips and applies the gradients; returns their norm."""
+    optimizer.zero_grad()
+    loss.backward()
+    norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+    optimizer.step()
+    return norm
 
-    def __init__(self, sizes: Sizes, dropout: float, dtype: torch.dtype, device: str):
-        torch.manual_seed(42)
-        self.sizes, self.device = sizes, device
-        self.model = Electra(sizes, dropout).to(device)
-        self.optimizer = AdamWeightDecay(self.model)
-        mixed = dtype is not torch.float32
-        self.cast = lambda: torch.autocast(device, dtype, enabled=mixed)
 
-    def batch(self) -> list[torch.Tensor]:
-        """[CLS] tokens [SEP] without padding, some of them masked."""
-        s = self.sizes
-        ids = torch.randint(5, s.vocab, (s.batch, s.length))
-        ids[:, 0], ids[:, -1] = 2, 3
-        positions = torch.randint(1, s.length - 1, (s.batch, s.masked))
-        masked = ids.clone()
-        as_mask = torch.rand(positions.shape) < 0.85
-        rows = torch.arange(s.batch)[:, None].expand_as(positions)
-        masked[rows[as_mask], positions[as_mask]] = 4
-        mask, segments = torch.ones_like(ids), torch.zeros_like(ids)
-        return [t.to(self.device) for t in (ids, mask, segments, masked, positions)]
-
-    def run(self, count: int) -> float:
-        """Makes `count` steps; returns the loss of the last."""
-        for _ in range(count):
-            with self.cast():
-                loss, metrics = self.model(*self.batch())
-            self.model.zero_grad()
-            loss.backward()
-            norm = self.optimizer.apply()
-            metrics = torch.cat([metrics, norm[None]])
-        return metrics.tolist()[0]  # waits for the device
+def random_batch(sizes: Sizes, device: str) -> list[torch.Tensor]:
+    """[CLS] tokens [SEP] without padding, some of them masked."""
+    ids = torch.randint(5, sizes.vocab, (sizes.batch, sizes.length))
+    ids[:, 0], ids[:, -1] = 2, 3
+    positions = torch.randint(1, sizes.length - 1, (sizes.batch, sizes.masked))
+    masked = ids.clone()
+    as_mask = torch.rand(positions.shape) < 0.85
+    rows = torch.arange(sizes.batch)[:, None].expand_as(positions)
+    masked[rows[as_mask], positions[as_mask]] = 4
+    mask, segments = torch.ones_like(ids), torch.zeros_like(ids)
+    return [t.to(device) for t in (ids, mask, segments, masked, positions)]
 
 
 def measure(job: dict, sizes: Sizes, dropout: float) -> dict:
     """The measurements of pretraining_step.py, for PyTorch."""
     gpu = torch.cuda.is_available()
-    device = "cuda" if gpu else "cpu"
+    device, dtype = "cuda" if gpu else "cpu", TYPES[job["precision"]]
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     if gpu:
         torch.set_float32_matmul_precision("high")  # as TensorFlow has it by default
-    dtype = TYPES[job["precision"]]
-    trainer = Trainer(sizes, dropout, dtype, device)
+    torch.manual_seed(42)
+    model = Electra(sizes, dropout).to(device)
+    optimizer = make_optimizer(model, 1e-5)
     plain = contextlib.nullcontext() if job["fused"] else sdpa_kernel(SDPBackend.MATH)
+
+    def run(count):
+        for _ in range(count):
+            with torch.autocast(device, dtype, enabled=dtype is not torch.float32):
+                loss, metrics = model(*random_batch(sizes, device))
+            norm = update(model, optimizer, loss)
+            metrics = torch.cat([metrics, norm[None]])
+        return metrics.tolist()[0]  # waits for the device
 
     def make_matmul():
         rows, inner, columns = (8192,) * 3 if gpu else (4096, 1024, 1024)
@@ -224,7 +199,7 @@ def measure(job: dict, sizes: Sizes, dropout: float) -> dict:
     version, peak = f"PyTorch {torch.__version__}", gpu_peak if gpu else None
     place = Device(name, version, make_matmul, peak)
     with plain:
-        return measure_steps(trainer.run, place, sizes.step_flops(), job)
+        return measure_steps(run, place, sizes.step_flops(), job)
 
 
 def run_command() -> None:
@@ -257,18 +232,12 @@ def train(flags) -> None:
         split: read_batches(Path(flags.data, f"{split}.tsv"), tokenizer, flags, split)
         for split in ("train", "dev")
     }
-    vectors = [p for p in model.parameters() if p.ndim < 2]
-    matrices = [p for p in model.parameters() if p.ndim > 1]
-    groups = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=3e-4, weight_decay=0.01, foreach=True)
+    optimizer = make_optimizer(model, 3e-4)
     seconds = []
     for batch in batches["train"]:
         started = time.perf_counter()
         loss = model(**batch).loss
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
-        optimizer.step()
+        update(model, optimizer, loss)
         loss.item()
         seconds.append(time.perf_counter() - started)
     model.eval()

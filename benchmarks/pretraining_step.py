@@ -7,14 +7,15 @@
         --model electra,electric
 
 The step is that of run_pretraining.py: masking, sampling, both networks, clipping,
-optimizer and metrics, on random tokens. Every variant runs in a process of its own, one
-at a time, the order reversed from one repeat to the next. benchmarks/measurement.py
-defines what counts as a FLOP; large matrix products are timed in the same process
-between the steps.
+optimizer and metrics, on files of random tokens. Every variant runs in a process of its
+own, one at a time, the order reversed from one repeat to the next.
+benchmarks/measurement.py defines what counts as a FLOP; large matrix products are timed
+in the same process between the steps.
 """
 
 import functools
 import itertools
+import tempfile
 import time
 
 import measurement
@@ -33,11 +34,13 @@ CHOICES = {
     "model": ("electra", "electric"),
 }
 
-flags.DEFINE_list(
-    "precision", "float32,mixed_bfloat16", f"Of {', '.join(CHOICES['precision'])}."
-)
+flags.DEFINE_list("precision", "float32,mixed_bfloat16", "Types of numbers.")
 flags.DEFINE_list("jit", "on,off", "Whether XLA compiles the step: on, off.")
-flags.DEFINE_list("model", "electra", f"Of {', '.join(CHOICES['model'])}.")
+flags.DEFINE_list("model", "electra", "Objectives.")
+for name, known in CHOICES.items():
+    flags.register_validator(
+        name, lambda x, known=known: {*x} <= {*known}, f"must be of {', '.join(known)}."
+    )
 flags.DEFINE_float("dropout", 0.1, "Dropout rate.", lower_bound=0, upper_bound=1)
 flags.DEFINE_enum("peer", None, ["torch"], "Also times the same step in PyTorch.")
 flags.DEFINE_integer("repeats", 2, "Processes for each variant.", lower_bound=1)
@@ -80,10 +83,6 @@ def main(_):
 
 def variants() -> list[dict]:
     """Every combination of the flags, then the peer's, by kind of attention."""
-    for flag, known in CHOICES.items():
-        for value in FLAGS[flag].value:
-            if value not in known:
-                raise UserError(f"--{flag} {value}: it is one of {', '.join(known)}.")
     found = []
     for model, precision, jit in itertools.product(
         FLAGS.model, FLAGS.precision, FLAGS.jit
@@ -102,7 +101,7 @@ def variants() -> list[dict]:
     return found
 
 
-def config_of(variant: dict) -> PretrainingConfig:
+def config_of(variant: dict, data_dir: str = NO_DATA) -> PretrainingConfig:
     """The config of a run of that variant."""
     hparams = {"vocab_size": 30522} | read_hparams(FLAGS.hparams)
     names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
@@ -112,7 +111,7 @@ def config_of(variant: dict) -> PretrainingConfig:
     hparams |= {"train_batch_size": FLAGS.batch_size, "jit_compile": variant["jit"]}
     if variant["model"] != "electra":
         hparams |= {"objective": "electric"}
-    config = PretrainingConfig.from_hparams(NO_DATA, "benchmark", hparams)
+    config = PretrainingConfig.from_hparams(data_dir, "benchmark", hparams)
     plain = (config.objective, config.generator) == ("electra", "masked_lm")
     if variant["model"] == "electra" and not plain:
         raise UserError("--hparams: only the FLOPs of plain ELECTRA are counted.")
@@ -130,16 +129,18 @@ def run_variant(variant: dict) -> dict:
 
 def measure(job: dict) -> dict:
     """Builds the model and measures its steps."""
-    config = config_of(job)
+    sizes = Sizes.of(config_of(job))
     if job["framework"] == "torch":
         import peer_torch
 
-        return peer_torch.measure(job, Sizes.of(config), FLAGS.dropout)
+        return peer_torch.measure(job, sizes, FLAGS.dropout)
     startup.import_tensorflow()
-    loop = measurement.make_loop(config)
-    device = measurement.make_device(config.precision)
-    flops = Sizes.of(config).step_flops() if job["model"] == "electra" else 0
-    return measurement.measure_steps(loop, device, flops, job)
+    flops = sizes.step_flops() if job["model"] == "electra" else 0
+    with tempfile.TemporaryDirectory() as data:
+        config = config_of(job, data)
+        loop = measurement.make_loop(config, measurement.write_data(config))
+        device = measurement.make_device(config.precision)
+        return measurement.measure_steps(loop, device, flops, job)
 
 
 def print_results(results: dict[str, list[dict]]) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """ELECTRA and Electric in TensorFlow 2: pre-train, fine-tune, score, serve.
 
-The names below are loaded when they are used, so that importing the package is quick
-and does not import TensorFlow.
+Names are loaded on first use, so that importing the package is quick and does not
+import TensorFlow.
 """
 
 import importlib
@@ -12,7 +12,7 @@ from electra_tf import startup
 
 __version__ = "0.1.0"
 
-# Public name -> the module it lives in.
+# Public name -> its module.
 _MODULES = {
     "ElectraPretrainer": "pretrain.pretraining",
     "ModelConfig": "config.model",
@@ -29,8 +29,6 @@ _MODULES = {
     "load": "inference.prediction",
     "make_dataset": "api",
     "read_hparams": "config.hparams",
-    "score_texts": "inference.pretrained_model",
-    "score_tokens": "inference.pretrained_model",
     "train_vocabulary": "api",
 }
 
@@ -50,4 +48,3 @@ def __dir__() -> list[str]:
 
 
 startup.register_classes()
-startup.filter_import()

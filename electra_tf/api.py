@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From text to batches in a few calls: what the scripts do, as functions.
+"""From text to batches in a few calls; the same as the scripts.
 
 vocab = electra_tf.train_vocabulary("corpus/*.txt", size=8192)
 records = electra_tf.build_dataset("corpus/*.txt", vocab, "records/")
@@ -48,7 +48,7 @@ def train_vocabulary(
       size: tokens, the special ones included.
       output_file: vocab.txt, replaced if it exists; None: a temporary file, which
         `build_dataset` copies beside the records.
-      num_processes: more than one need a program that starts under
+      num_processes: more than one requires a program that starts under
         `if __name__ == "__main__"`.
 
     Raises `UserError` for a corpus without words.
@@ -80,14 +80,14 @@ def build_dataset(
     num_processes: int = 1,
     seed: int = 42,
 ) -> str:
-    """Builds TFRecords, as build_pretraining_dataset.py does; a finished build stays.
+    """Builds TFRecords, as build_pretraining_dataset.py does, unless they exist.
 
     The vocabulary is copied beside them.
 
     Args:
       corpus_files: a directory, a file or a glob.
-      vocab: of a file (`train_vocabulary`, `Vocabulary.load`).
-      num_processes: as of `train_vocabulary`; does not change the result.
+      vocab: from a file (`train_vocabulary`, `Vocabulary.load`).
+      num_processes: see `train_vocabulary`; does not change the result.
 
     Returns: the glob of the shards, for `make_dataset` and the hparam
       pretrain_tfrecords.
@@ -120,15 +120,15 @@ def make_dataset(
     start_step: int = 0,
     num_replicas: int = 1,
 ) -> Any:
-    """The masked batches of a run, a tf.data.Dataset.
+    """The masked batches of a run, as a tf.data.Dataset.
 
     Batch k is a function of (seed, k).
 
     Args:
       records: globs of shards, as the hparam pretrain_tfrecords.
-      num_batches: that the data set ends after, in the order of the files, as for an
-        evaluation; None: endless and shuffled, to train on.
-      num_replicas: of the strategy; each global batch is cut into as many elements.
+      num_batches: length of the data set, in the order of the files, as for an
+        evaluation; None: endless and shuffled, for training.
+      num_replicas: of the strategy; each global batch is cut into this many elements.
     """
     from electra_tf.pretrain.pretrain_data import RunData
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How every command starts: absl flags in the original's spellings, and error messages.
+"""Start of every command: absl flags in the original's spellings, and error messages.
 
 A command defines its flags with `absl.flags` (and `define_pair`), has `main(argv)`, and
 ends with
@@ -7,14 +7,12 @@ ends with
     if __name__ == "__main__":
         cli.run(main)
 
-The docstring of its module is its `--help` text: what it does and an example. Keep
-TensorFlow out of its top-level imports, so that `--help` and errors in flags and
-hparams take a fraction of a second.
+The docstring of its module is its `--help` text, with an example. TensorFlow is not
+among its top-level imports, so that `--help` and errors in flags and hparams are quick.
 """
 
 import atexit
 import contextlib
-import difflib
 import errno
 import gc
 import os
@@ -38,7 +36,7 @@ from electra_tf.errors import (
 )
 from electra_tf.paths import local_of, shown
 
-# Flags defined through this module belong to the script that asked for them.
+# Flags defined through this module belong to the calling script.
 flags.disclaim_key_flags()
 
 FLAGS = flags.FLAGS
@@ -46,17 +44,17 @@ FLAGS = flags.FLAGS
 _EXIT_INTERRUPTED = 130  # The shell's convention for a process ended by Ctrl-C.
 _BOOLEANS = ("true", "false", "t", "f", "1", "0")
 _CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-# What a path of the user's, or its file system, is at fault for wherever it is opened.
+# Errors due to a user's path or its file system, wherever it is opened.
 _CANNOT_OPEN = (errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG)
 _CANNOT_OPEN += (errno.EIO, errno.ESTALE)
-# TensorFlow's words, XLA's and NumPy's.
+# Messages of TensorFlow, XLA and NumPy.
 _TOO_LARGE = re.compile(
     r"OOM when allocating tensor with shape\[.*?\].*? on \S+"
     r"|Out of memory (while )?trying to allocate [\d.]+ ?\w+"
     r"|Unable to allocate [^\n]+"
 )
 
-# Of the `main` that runs: its flags and its docstring are the command's.
+# The module of the running `main`, with the flags and the docstring of the command.
 _module = "__main__"
 # The original's names of boolean flags -> absl's: {"no_lower_case": "nodo_lower_case"}.
 _spellings: dict[str, str] = {}
@@ -69,23 +67,23 @@ def run(
 ) -> None:
     """Parses the command line, calls `main(argv)` and exits with its return value.
 
-    With `commands`, the first argument must be one of them; `main` finds it in argv[1].
-    Each has the names of the flags that it uses; another one is refused.
+    With `commands` (name -> names of the flags that it uses), the first argument is one
+    of them, which `main` finds in argv[1]; other flags are refused.
 
     Flags may be spelled with hyphens or underscores (`--data-dir`, `--data_dir`).
-    A boolean may be `--x`, `--nox`, `--no-x`, `--x=False` or `--x False`. Arguments
-    that belong to no flag are refused. A `UserError` is printed as `error: ...` on
-    stderr and ends the process with its exit code; any other exception keeps its
-    traceback, because it is a defect of the program.
+    A boolean may be `--x`, `--nox`, `--no-x`, `--x=False` or `--x False`. Other
+    arguments are refused. A `UserError` is printed as `error: ...` on stderr and ends
+    the process with its exit code; other exceptions, which are defects of the program,
+    keep their traceback.
     """
     global _module
     _module = main.__module__
     open_closed_streams()
     startup.in_script = True
-    # At the end, Python would search all there is for cycles: a second for nothing.
+    # Saves the search for cycles at the end, which takes a second.
     atexit.register(gc.freeze)
     app.run(
-        *(_in_words(main), argv),
+        *(_guarded(main), argv),
         flags_parser=lambda argv: _parse_flags(argv, commands or {}),
     )
 
@@ -95,9 +93,9 @@ def define_pair(
 ) -> Any:
     """Defines the boolean flag `--name` that `--negative` switches off.
 
-    For the original's argparse pairs whose two names do not match, such as
-    `define_pair("do_lower_case", "no_lower_case", True, "...")`. `--positive` is the
-    same as `--name`. Returns absl's FlagHolder.
+    For the original's argparse pairs with different names, such as
+    `define_pair("do_lower_case", "no_lower_case", True, "...")`. `--positive` is an
+    alias of `--name`. Returns absl's FlagHolder.
     """
     _spellings[negative] = f"no{name}"
     if positive:
@@ -110,9 +108,9 @@ def define_path(
 ) -> Any:
     """Defines the flag `--name` of a file or directory; returns absl's FlagHolder.
 
-    `kwargs` are those of `flags.DEFINE`. Where it may be in a bucket (`in_bucket`), the
-    value is then its place in the cache, for `storage.remote` to download or upload. A
-    path that this program could not open, or would take for another, is refused.
+    With `in_bucket` the path may be in a bucket; the value is then its place in the
+    cache, for `storage.remote` to download or upload. Unsupported paths are refused.
+    `kwargs` are those of `flags.DEFINE`.
     """
     return flags.DEFINE(_PathParser(not in_bucket), name, default, help, **kwargs)
 
@@ -122,7 +120,7 @@ class _PathParser(flags.ArgumentParser):
         self._here = here
 
     def parse(self, argument: str) -> str:
-        if not argument:  # of a shell's variable that is not set
+        if not argument:  # an unset variable of a shell
             raise ValueError("a path is needed; leave the flag out for its default")
         return local_of(argument, self._here)
 
@@ -130,7 +128,7 @@ class _PathParser(flags.ArgumentParser):
         return "path"
 
 
-def _in_words(main: Callable[[list[str]], Any]) -> Callable[[list[str]], Any]:
+def _guarded(main: Callable[[list[str]], Any]) -> Callable[[list[str]], Any]:
     """Wraps `main` so that the user's mistakes end without a traceback."""
 
     def guarded(argv: list[str]) -> Any:
@@ -152,11 +150,11 @@ def _in_words(main: Callable[[list[str]], Any]) -> Callable[[list[str]], Any]:
                 raise
             _exit(f"cannot write {e.filename or ''}: {e.strerror}", EXIT_CANNOT_WRITE)
         except Exception as e:
-            # By its name: not every script imports TensorFlow, whose error it is.
+            # By name, as not every script imports TensorFlow.
             if type(e).__name__ not in ("ResourceExhaustedError", "MemoryError"):
                 raise
             say(f"error: {_out_of_memory(e)}", sys.stderr)
-            _leave(EXIT_CONFIG)  # Nothing can be waited for.
+            _leave(EXIT_CONFIG)
         if code == EXIT_PREEMPTED and "TF_CONFIG" not in os.environ:
             _leave(code)
         return code
@@ -165,33 +163,36 @@ def _in_words(main: Callable[[list[str]], Any]) -> Callable[[list[str]], Any]:
 
 
 def _out_of_memory(error: Exception) -> str:
-    """What was too large, out of a message of many lines, and what to do."""
+    """The relevant part of an out-of-memory message, and advice."""
     found = _TOO_LARGE.search(str(error))
     advice = "Close what else uses this memory, or take a larger machine or device."
     if "hparams" in FLAGS:
         advice = (
             "A larger gradient_accumulation_steps needs less, with the same results; "
-            "else a smaller\nmodel or eval_batch_size, a shorter max_seq_length or "
+            "or take a smaller\nmodel or eval_batch_size, a shorter max_seq_length or "
             'precision "mixed_bfloat16".'
         )
     return f"not enough memory{f': {found[0]}' if found else ''}.\n{advice}"
 
 
 def _leave(code: int) -> NoReturn:
-    """Ends the process without Python's and TensorFlow's own clearing up.
+    """Ends the process without the cleanup of Python and TensorFlow.
 
-    That takes two seconds in a run of ELECTRA-Small, and a scheduler may not
-    wait. With several workers TensorFlow has to take leave of the others.
+    Cleanup takes two seconds for ELECTRA-Small, and a scheduler may not wait.
     """
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):  # A closed terminal changes no exit code.
+        with contextlib.suppress(OSError):  # The terminal may be closed.
             stream.flush()
     os._exit(code)
 
 
-def _exit(message: str, code: int) -> None:
+def _exit(message: str, code: int) -> NoReturn:
     say(f"error: {printable(shown(message))}", sys.stderr)
     sys.exit(code)
+
+
+def _refuse(problem: str) -> NoReturn:
+    _exit(f"{problem}\nTry --help.", EXIT_FLAGS)
 
 
 def _parse_flags(argv: Sequence[str], commands: Mapping[str, str]) -> list[str]:
@@ -201,49 +202,26 @@ def _parse_flags(argv: Sequence[str], commands: Mapping[str, str]) -> list[str]:
         print(_help_text())
         sys.exit(0)
     if commands:
-        if not args or args[0] not in commands:
-            given = f", not {args[0]!r}" if args else ""
-            _exit(
-                f"the first argument is one of {', '.join(commands)}{given}.\n"
-                "Try --help.",
-                EXIT_FLAGS,
-            )
         command, args = args[:1], args[1:]
+        if not command or command[0] not in commands:
+            _refuse(f"the first argument must be one of {', '.join(commands)}.")
     try:
         rest = FLAGS([argv[0], *args])
-    except flags.UnrecognizedFlagError as e:
-        _exit(_unknown_flag(e.flagname), EXIT_FLAGS)
     except (flags.Error, ValueError) as e:
         missing = re.search(r"Flag --(\w+) must have a value other than None", str(e))
-        text = f"--{_hyphens(missing[1])} must be given" if missing else str(e)
-        _exit(f"{text}\nTry --help.", EXIT_FLAGS)
+        _refuse(f"--{_hyphens(missing[1])} must be given" if missing else str(e))
     if len(rest) > 1:
-        _exit(
-            f"unexpected argument {rest[1]!r}: every option starts with --.\n"
-            "Is a value with spaces missing its quotes? Try --help.",
-            EXIT_FLAGS,
-        )
-    if command:
-        _refuse_unused(command[0], commands)
+        _refuse(f"unexpected argument {rest[1]!r}: every option starts with --.")
+    used = {name: names.split() for name, names in commands.items()}
+    for flag in _script_flags() if command else ():
+        if flag.present and flag.name not in used[command[0]]:
+            others = " and ".join(name for name in used if flag.name in used[name])
+            _refuse(f"--{_hyphens(flag.name)} is used by {others}, not {command[0]}.")
     return [*rest, *command]
 
 
-def _refuse_unused(command: str, commands: Mapping[str, str]) -> None:
-    """Exits if a flag was given that only other commands use."""
-    used = {name: names.split() for name, names in commands.items()}
-    for flag in _script_flags():
-        if flag.present and flag.name not in used[command]:
-            others = [name for name in commands if flag.name in used[name]]
-            shown = " and ".join(filter(None, [", ".join(others[:-1]), others[-1]]))
-            _exit(
-                f"--{_hyphens(flag.name)} is not used by {command} but by {shown}.\n"
-                "Try --help.",
-                EXIT_FLAGS,
-            )
-
-
 def _normalize(args: Sequence[str]) -> list[str]:
-    """Rewrites arguments to absl's spelling; the values of flags stay as they are."""
+    """Rewrites arguments to absl's spelling, without changing values."""
     result = []
     args = list(args)
     while args:
@@ -269,7 +247,7 @@ def _normalize(args: Sequence[str]) -> list[str]:
 
 
 def _flag_name(name: str) -> str | None:
-    """The name absl knows the flag by, `no` prefix included; None if there is none."""
+    """absl's name of a flag, with the prefix `no`; None for an unknown flag."""
     name = name.replace("-", "_")
     if name in FLAGS:
         return name
@@ -280,14 +258,6 @@ def _flag_name(name: str) -> str | None:
         if positive != name and positive in FLAGS and FLAGS[positive].boolean:
             return "no" + positive
     return None
-
-
-def _unknown_flag(name: str) -> str:
-    known = [flag.name for flag in _script_flags()]
-    known += [f"no_{flag.name}" for flag in _script_flags() if flag.boolean]
-    close = difflib.get_close_matches(name.replace("-", "_"), known, n=1)
-    hint = f"did you mean --{_hyphens(close[0])}?" if close else "Try --help."
-    return f"unknown flag --{_hyphens(name)}; {hint}"
 
 
 def _script_flags() -> list[flags.Flag]:

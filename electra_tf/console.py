@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run shows while it goes on: log lines and a progress line."""
+"""Output of a running program: log lines and a progress line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TextIO
 
 from electra_tf.paths import shown
 
-# Without a terminal a line appears at least this often, however slow the steps are.
+# Longest time between progress lines without a terminal.
 _QUIET_SECONDS = 60.0
 _TICK_SECONDS = 10.0
 
@@ -23,7 +23,7 @@ _CONTROLS |= dict.fromkeys(range(0x80, 0xA0), "\ufffd") | {0x7F: "\u2421"}
 
 
 def printable(text: str) -> str:
-    """Text from outside, with symbols for what a terminal would take as a command."""
+    """Text with symbols in place of control characters."""
     text = text.translate(_CONTROLS)
     return text.encode("utf-8", "backslashreplace").decode()  # names that are not UTF-8
 
@@ -35,33 +35,30 @@ def duration(seconds: float) -> str:
 
 
 def open_closed_streams() -> None:
-    """Leads standard streams that are closed (`>&-`) to nowhere.
+    """Redirects closed standard streams (`>&-`) to /dev/null.
 
-    Else the next file that is opened, a checkpoint for instance, would have their
-    number, and with it all that libraries print. `sys.stdin` stays None.
+    The next open file, such as a checkpoint, would get their number, and then all that
+    libraries print. `sys.stdin` stays None.
     """
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
             if name != "stdin":
                 setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
 
 
 def silence(stream: TextIO) -> None:
-    """Has a stream that fails write nowhere, what is in its buffer too."""
+    """Redirects a failed stream and its buffer to /dev/null."""
     with contextlib.suppress(OSError), open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), stream.fileno())
 
 
-def say_nothing(message: str) -> None:
-    """A log that drops what it gets."""
+def silent(message: str) -> None:
+    """A no-op logger."""
 
 
 def say(message: str, stream: TextIO) -> None:
-    """Prints the last line of a process that may end at once; a closed stream is fine.
-
-    What was printed before it is flushed.
-    """
+    """Prints and flushes the last line of a process; ignores a closed stream."""
     with contextlib.suppress(OSError):
         sys.stdout.flush()
     try:
@@ -87,7 +84,7 @@ class Console:
 
     @property
     def width(self) -> int:
-        """Columns of the terminal; 80 where it does not say, or is closed."""
+        """Columns of the terminal; 80 if unknown."""
         with contextlib.suppress(OSError):
             return os.get_terminal_size(self._stream.fileno()).columns or 80
         return 80
@@ -96,7 +93,7 @@ class Console:
         """Writes a line that stays."""
         if self._silent:
             return
-        with self._as_long_as_it_is_read():
+        with self._without_errors():
             self._stream.write(f"{self._erased()}{shown(message)}\n")
             self._stream.flush()
 
@@ -110,24 +107,24 @@ class Console:
         """Rewrites the terminal's last line; longer lines are cut to its width."""
         if self._silent:
             return
-        with self._as_long_as_it_is_read():
+        with self._without_errors():
             message = message[: self.width - 1]
             self._stream.write(self._erased() + message)
             self._stream.flush()
             self._width = len(message)
 
     def tick(self, message: str) -> None:
-        """Shows progress now and then: in place, or as a line where no terminal is."""
+        """Shows progress now and then: in place, or as a line without a terminal."""
         now = time.monotonic()
         if now > self._ticked + (0.2 if self.is_terminal else _TICK_SECONDS):
             self._ticked = now
             (self.update if self.is_terminal else self.log)(message)
 
     @contextlib.contextmanager
-    def _as_long_as_it_is_read(self) -> Iterator[None]:
-        """Encloses writing, to which a run must not be lost.
+    def _without_errors(self) -> Iterator[None]:
+        """Turns the console off if writing fails, so that the run continues.
 
-        A terminal may be closed, the other end of a pipe, or a disk full.
+        A terminal or pipe may be closed, or a disk full.
         """
         try:
             yield
@@ -148,10 +145,10 @@ class Progress:
 
     Args:
       total: steps of the whole run.
-      start: steps made before this process; speed is measured from here.
+      start: steps made before this process; speed is measured from there.
       batch_size: sequences per step.
       every: steps between two lines without a terminal.
-      shown: metrics on the line: name -> what it is called there.
+      shown: metrics on the line: name -> label.
     """
 
     def __init__(
@@ -174,10 +171,10 @@ class Progress:
         self._is_first = True
 
     def update(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Shows where the run is; `step` steps are done."""
+        """Shows progress after `step` steps."""
         now = time.monotonic()
         if self._is_first:
-            # The first loop builds the graph, which says nothing about speed.
+            # The first loop builds the graph, so it does not count for the speed.
             self._marks = [(step, now)]
         else:
             self._marks = [*self._marks[-200:], (step, now)]
@@ -210,7 +207,7 @@ class Progress:
         return " ".join([*parts, *(["-", *shown] if shown else [])])
 
     def close(self) -> None:
-        """Leaves the last progress line standing."""
+        """Ends the line in place."""
         if self._console.is_terminal and self._console._width:
             self._console._width = 0
             self._console.log()

@@ -7,7 +7,7 @@ from electra_tf.paths import shown
 
 EXIT_OK = 0
 EXIT_FLAGS = 1  # The command line cannot be parsed.
-EXIT_CONFIG = 2  # A setting or an input contradicts what is asked for.
+EXIT_CONFIG = 2  # A setting or an input is wrong.
 EXIT_PREEMPTED = 42  # Asked to stop; everything is saved, run the command again.
 EXIT_DAMAGED = 65  # An input file is corrupt.
 EXIT_PEER_LOST = 69  # Another worker of the run has ended or does not answer.
@@ -15,15 +15,15 @@ EXIT_DIVERGED = 70  # The loss is not finite.
 EXIT_CANNOT_WRITE = 73  # Disk full, read-only, no permission.
 EXIT_LOCKED = 75  # Another process writes to the same directory.
 
-# What reading JSON raises where it is damaged, or is not what it is taken for.
+# Exceptions of reading JSON that is damaged or has another form.
 JSON_ERRORS = (ValueError, LookupError, TypeError, AttributeError, OverflowError)
 
 
 class UserError(Exception):
     """A mistake that the user can fix; scripts print it without a traceback.
 
-    The message says what was found, where (file, line, record, setting) and what to
-    do about it, in three lines at most.
+    The message names what was found, where (file, line, record, setting) and the
+    remedy, in at most three lines.
 
     Attributes:
         exit_code: the exit status of a script that ends with this error.
@@ -35,21 +35,21 @@ class UserError(Exception):
 
 
 def reason_of(error: BaseException) -> str:
-    """The first line of what an error says, cut to 200 characters; else its type."""
+    """The first line of an error's message, cut to 200 characters; else its repr."""
     return (str(error).strip() or repr(error)).splitlines()[0][:200]
 
 
-# How a UserError passes through tf.data, whose errors are text.
+# A UserError on its way through tf.data, whose errors are text.
 _AS_TEXT = re.compile(r"<user-error (\d+)>(.*?)</user-error>", re.DOTALL)
 
 
 def as_text(error: UserError) -> str:
-    """An error as text that `as_user_error` finds again in another error's message."""
+    """An error as text, which `as_user_error` finds in another error's message."""
     return f"<user-error {error.exit_code}>{error}</user-error>"
 
 
 def as_user_error(error: BaseException) -> UserError | None:
-    """The UserError that `error` is or carries; None for an error of its own."""
+    """The UserError that `error` is or contains, if any."""
     if isinstance(error, UserError):
         return error
     found = _AS_TEXT.search(str(error))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Paths and lists of globs, as users write them.
 
-A path in a bucket (`s3://bucket/key`) is known to the program by its place in a cache
-on this machine, which `storage.remote` fills and empties: no other module needs to know
-the difference. What a user is shown names the bucket.
+A path in a bucket (`s3://bucket/key`) is represented by its place in a local cache,
+which `storage.remote` fills and empties; other modules need not know the difference.
+Messages name the bucket.
 """
 
 import glob
@@ -16,19 +16,19 @@ _URL = re.compile(r"\b([a-z][a-z0-9+.-]*)://", re.ASCII)
 
 
 def cache_root() -> str:
-    """Where the copies of what is in buckets lie, in $ELECTRA_TF_CACHE."""
+    """The directory for copies of files in buckets, in $ELECTRA_TF_CACHE."""
     usual = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     root = os.environ.get("ELECTRA_TF_CACHE") or os.path.join(usual, "electra_tf")
     return os.path.join(os.path.abspath(root), "files")
 
 
 def json_beside(text_file: str | os.PathLike) -> str:
-    """Where results lie as JSON, beside those in a text file: another file than it."""
+    """The JSON file beside a text file of results."""
     return os.fspath(text_file).removesuffix(".txt") + ".json"
 
 
 def each_path(value, change):
-    """A place, or a list or object of places, each changed."""
+    """Applies `change` to a path, or to each path of a list or object."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, list):
@@ -39,12 +39,12 @@ def each_path(value, change):
 
 
 def local_of(path: str, here: bool = False) -> str:
-    """A path, or list of globs, with the places of those that are in buckets.
+    """A path, or list of globs, with URLs replaced by their places in the cache.
 
     Args:
-      here: whether it has to be on this machine.
+      here: whether the path must be on this machine.
 
-    Raises ValueError for a path that this program cannot open.
+    Raises ValueError for an unsupported path.
     """
     if "\0" in path:
         raise ValueError("a path cannot hold a NUL character")
@@ -57,21 +57,21 @@ def local_of(path: str, here: bool = False) -> str:
     if not _URL.search(path):
         return path
     if here:
-        raise ValueError("it has to be on this machine; copy it there")
+        raise ValueError("it must be on this machine; copy it there")
     if ".." in path.split("/"):
         raise ValueError("a path in a bucket cannot hold ..")
     if not is_plain(cache_root()):
-        raise ValueError(f"ELECTRA_TF_CACHE is {cache_root()}: without , [ * ?, please")
+        raise ValueError(f"ELECTRA_TF_CACHE ({cache_root()}) has one of , [ * ? in it")
     return _URL.sub(rf"{cache_root()}/\1/", path)
 
 
 def is_plain(path: str) -> bool:
-    """Whether a path means the same as a list of globs."""
+    """Whether a path is unchanged as a part of a list of globs."""
     return escape(path) == path
 
 
 def url_of(path: str | os.PathLike) -> str | None:
-    """The address of what has its place in the cache; None for other paths."""
+    """The URL of a place in the cache; None for other paths."""
     root = cache_root() + "/"
     path = os.path.abspath(path)
     if not path.startswith(root):
@@ -81,7 +81,7 @@ def url_of(path: str | os.PathLike) -> str | None:
 
 
 def shown(text: str) -> str:
-    """A text for people, with addresses instead of places in the cache."""
+    """A message with URLs instead of places in the cache."""
     root = cache_root()
     if root not in text:
         return text
@@ -107,17 +107,17 @@ _links: list[tempfile.TemporaryDirectory] = []  # removed when the process ends
 
 
 def readable_by_tensorflow(path: str | os.PathLike) -> str:
-    """A path to the same folder or checkpoint that TensorFlow opens.
+    """A path to the same folder or checkpoint that TensorFlow can open.
 
-    It takes what it restores from for a pattern, without a way to escape: where there
-    is a `[`, `*`, `?` or backslash in the path, the result is a link elsewhere.
+    TensorFlow reads paths as patterns that cannot be escaped: for a path with `[`, `*`,
+    `?` or a backslash the result is a link in a temporary folder.
     """
     text = os.path.abspath(path)
     if not re.search(r"[][*?\\]", text):
         return os.fspath(path)
     _links.append(folder := tempfile.TemporaryDirectory(prefix="electra-tf-"))
     link = os.path.join(folder.name, "link")
-    # A checkpoint is several files, of whose names the path is the beginning.
+    # The path of a checkpoint is a prefix of several files.
     for file in glob.glob(f"{glob.escape(text)}*"):
         os.symlink(file, link + file.removeprefix(text))
     return link

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands in processes that end when the process that started them does."""
+"""Runs commands in processes that end with their parent process."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from typing import NamedTuple
 from electra_tf.console import Console
 from electra_tf.errors import EXIT_OK, EXIT_PREEMPTED
 
-# The environment variable that names the process which this one should not outlive.
+# Environment variable: the process with which this one ends.
 ENDS_WITH_PARENT = "ELECTRA_TF_ENDS_WITH"
 
 
 def gpus() -> list[str]:
-    """The GPUs that a process may see, as CUDA_VISIBLE_DEVICES names them."""
+    """The visible GPUs, by their names in CUDA_VISIBLE_DEVICES."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
         return [name for name in chosen.split(",") if name and name != "-1"]
     names = os.listdir("/dev") if os.path.isdir("/dev") else []
     count = sum(bool(re.fullmatch(r"nvidia\d+", name)) for name in names)
-    # CUDA counts from 0 whatever the nodes' numbers are, which are those of the host.
+    # CUDA counts from 0, whatever the numbers of the device files.
     return [str(number) for number in range(count)]
 
 
 def end_with_parent() -> None:
-    """Ends this process, from now on, when the one that its environment names has."""
-    parent = os.environ.pop(ENDS_WITH_PARENT, None)  # It is not that of our children.
+    """Ends this process when the parent named by its environment has ended."""
+    parent = os.environ.pop(ENDS_WITH_PARENT, None)  # Children do not inherit it.
     if parent:
         threading.Thread(target=_end_without, args=(int(parent),), daemon=True).start()
 
@@ -45,10 +45,10 @@ def _end_without(parent: int) -> None:
 
 
 class Commands(NamedTuple):
-    """Commands to be run one after the other, each if the one before succeeded.
+    """Commands that run one after the other, until one fails.
 
     Attributes:
-      log: the file for what they print.
+      log: the file for their output.
     """
 
     name: str
@@ -69,40 +69,40 @@ def run_commands(
 ) -> int:
     """Runs jobs, `count` at a time, in processes that end with this one.
 
-    Each has a share of the processors and, where there are GPUs, one of them in turn. A
-    signal is passed on to all that run, which save; no other is started then.
+    Each has a share of the processors and one GPU, if any. A signal is passed on to the
+    running jobs, which save; no other job is started then.
 
     Args:
-      keep_going: start the others after one has failed, too.
-      on_end: called with a job that has succeeded.
+      keep_going: start the other jobs after one has failed.
+      on_end: called with each job that has succeeded.
 
     Returns: 0; else the exit code of the first job that failed, 42 after a signal.
     """
-    waiting, codes, asked, told = list(jobs), [], [], set()
+    waiting, codes, signals, signalled = list(jobs), [], [], set()
     running: dict[int, tuple[Commands, Iterator[Sequence[str]], subprocess.Popen]] = {}
-    before = {n: signal.signal(n, lambda n, _: asked.append(n)) for n in _SIGNALS}
+    before = {n: signal.signal(n, lambda n, _: signals.append(n)) for n in _SIGNALS}
     try:
         while True:
-            stops = asked or (any(codes) and not keep_going)
+            stops = signals or (any(codes) and not keep_going)
             while waiting and len(running) < count and not stops:
                 job = waiting.pop(0)
                 place = min(set(range(count)) - running.keys())
                 rest = iter(job.commands)
                 job.log.unlink(missing_ok=True)
                 running[place] = job, rest, _command(next(rest), job.log, place, count)
-                console.log(f"{job.name} begins; what it prints: {job.log}")
+                console.log(f"{job.name} begins; its output: {job.log}")
             if not running:
                 break
             time.sleep(0.1)  # Jobs take minutes.
             for place, (job, rest, process) in list(running.items()):
-                if asked and process.pid not in told:
-                    told.add(process.pid)
+                if signals and process.pid not in signalled:
+                    signalled.add(process.pid)
                     process.send_signal(signal.SIGTERM)
                 if process.poll() is None:
                     continue
                 del running[place]
                 code, command = process.returncode, next(rest, None)
-                if code == EXIT_OK and command and not asked:
+                if code == EXIT_OK and command and not signals:
                     process = _command(command, job.log, place, count)
                     running[place] = job, rest, process
                     continue
@@ -115,7 +115,7 @@ def run_commands(
             process.kill()
         for number, handler in before.items():
             signal.signal(number, handler)
-    return EXIT_PREEMPTED if asked else next((code for code in codes if code), EXIT_OK)
+    return EXIT_PREEMPTED if signals else next(filter(None, codes), EXIT_OK)
 
 
 def _command(
@@ -144,5 +144,5 @@ def _report(job: Commands, code: int, console: Console) -> None:
         return
     lines = job.log.read_text("utf-8", errors="replace").splitlines()
     errors = [i for i, line in enumerate(lines) if line.startswith("error: ")]
-    said = lines[errors[-1] :] if errors else lines[-_SHOWN:]
-    console.log(f"{job.name} ended with code {code}: " + "\n".join(said))
+    shown = lines[errors[-1] :] if errors else lines[-_SHOWN:]
+    console.log(f"{job.name} ended with code {code}: " + "\n".join(shown))

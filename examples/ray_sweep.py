@@ -14,7 +14,6 @@ seeds. The same command again goes on with what is there.
 """
 
 import collections
-import itertools
 import json
 import os
 import signal
@@ -42,43 +41,32 @@ flags.DEFINE_list("layer_decays", ["0.8", "0.9"], "layerwise_lr_decay to try.")
 flags.DEFINE_integer("seeds", 3, "Trials of each pair of these.", lower_bound=1)
 flags.DEFINE_integer("workers", 2, "Trials at a time.", lower_bound=1)
 flags.DEFINE_float("gpus_per_trial", 0.0, "GPUs of each trial.")
-flags.DEFINE_integer(
-    "reduction", 3, "Of the trials that come to a rung, one in this many goes on.", 2
-)
 flags.mark_flags_as_required(["data_dir", "model_name"])
 
 
 def main(_):
     """Runs the search and prints its table."""
-    hparams = read_hparams(FLAGS.hparams)
-    if not hparams.get("eval_every_steps"):
-        raise UserError(
-            'set "eval_every_steps" in --hparams: ASHA compares evaluations.'
-        )
     import ray
     from ray import tune
 
-    rates, decays = (
-        [*map(float, values)] for values in (FLAGS.learning_rates, FLAGS.layer_decays)
-    )
     place = Path(FLAGS.data_dir, "models", FLAGS.model_name, "ray_sweep").absolute()
-    commands = {
-        pair: command_of(hparams, place, *pair)
-        for pair in itertools.product(rates, decays)
-    }
     ray.init(num_cpus=FLAGS.workers, include_dashboard=False, log_to_driver=False)
-    resources = {"cpu": 1, "gpu": FLAGS.gpus_per_trial}
-    scheduler = tune.schedulers.ASHAScheduler(
-        max_t=10**9, grace_period=1, reduction_factor=FLAGS.reduction
-    )
+    trial = trainable(tune.Trainable, read_hparams(FLAGS.hparams), place)
     found = tune.Tuner(
-        tune.with_resources(trainable(tune.Trainable, commands), resources),
+        tune.with_resources(trial, {"cpu": 1, "gpu": FLAGS.gpus_per_trial}),
         param_space={
-            "learning_rate": tune.grid_search(rates),
-            "decay": tune.grid_search(decays),
+            "learning_rate": tune.grid_search([*map(float, FLAGS.learning_rates)]),
+            "layerwise_lr_decay": tune.grid_search([*map(float, FLAGS.layer_decays)]),
             "trial": tune.grid_search([*range(1, FLAGS.seeds + 1)]),
         },
-        tune_config=tune.TuneConfig(metric="score", mode="max", scheduler=scheduler),
+        tune_config=tune.TuneConfig(
+            metric="score",
+            mode="max",
+            # Of the trials that come to a rung, one in three goes on.
+            scheduler=tune.schedulers.ASHAScheduler(
+                max_t=10**9, grace_period=1, reduction_factor=3
+            ),
+        ),
         run_config=tune.RunConfig(
             storage_path=str(place),
             name="ray",
@@ -92,43 +80,31 @@ def main(_):
     report(found)
 
 
-def command_of(hparams: dict, place: Path, rate: float, decay: float) -> list[str]:
-    """run_finetuning.py with settings that have a place of their own."""
-    own = {
-        **hparams,
-        "learning_rate": rate,
-        "layerwise_lr_decay": decay,
-        "num_trials": FLAGS.seeds,
-        "model_dir": str(place / f"rate_{rate:g}_decay_{decay:g}"),
-    }
-    return [
-        *(sys.executable, str(ROOT / "run_finetuning.py")),
-        *(f"--data-dir={FLAGS.data_dir}", f"--model-name={FLAGS.model_name}"),
-        f"--hparams={json.dumps(own)}",
-    ]
-
-
-def trainable(base: type, commands: dict[tuple[float, float], list[str]]) -> type:
+def trainable(base: type, hparams: dict, place: Path) -> type:
     """The class of Ray's trials, which Ray sends to its workers."""
     ends_with, here = processes.ENDS_WITH_PARENT, os.getcwd()
+    hparams = hparams | {"num_trials": FLAGS.seeds}
+    command = [sys.executable, str(ROOT / "run_finetuning.py")]
+    command += [f"--data-dir={FLAGS.data_dir}", f"--model-name={FLAGS.model_name}"]
 
     class Trial(base):
         """A process of run_finetuning.py; each of its evaluations is a step."""
 
         def setup(self, config: dict) -> None:
-            command = commands[config["learning_rate"], config["decay"]]
-            hparams = json.loads(command[-1].removeprefix("--hparams="))
-            self.keeps_best = hparams.get("keep") == "best"
-            trial = f"{hparams['model_dir']}_{config['trial']}"
+            own = hparams | {k: v for k, v in config.items() if k != "trial"}
+            name = "rate_{learning_rate:g}_decay_{layerwise_lr_decay:g}"
+            own["model_dir"] = str(place / name.format(**config))
+            trial = f"{own['model_dir']}_{config['trial']}"
             self.rows, self.path = 0, Path(trial, "evaluations.jsonl")
             self.log = Path(f"{trial}.log")
             self.log.parent.mkdir(parents=True, exist_ok=True)
             # Should Ray end this process, that one ends, too.
             environment = os.environ | {ends_with: str(os.getpid())}
             environment.setdefault("TF_NUM_INTRAOP_THREADS", "1")
+            flags = [f"--hparams={json.dumps(own)}", f"--trial={config['trial']}"]
             with open(self.log, "wb") as log:
                 self.process = subprocess.Popen(
-                    [*command, f"--trial={config['trial']}"],
+                    [*command, *flags],
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     env=environment,
@@ -146,7 +122,8 @@ def trainable(base: type, commands: dict[tuple[float, float], list[str]]) -> typ
                     self.rows = min(self.rows + 1, len(rows))
                     finished = code == 0 and self.rows == len(rows)
                     # What is kept of a trial is what its results are of.
-                    first = 0 if finished and self.keeps_best else self.rows - 1
+                    keeps_best = hparams.get("keep") == "best"
+                    first = 0 if finished and keeps_best else self.rows - 1
                     found = map(json.loads, rows[first : self.rows])
                     scores = [row["score"] for row in found]
                     score = max(float("-inf") if x is None else x for x in scores)
@@ -168,7 +145,7 @@ def report(found) -> None:
     pairs = collections.defaultdict(list)
     for one in found:
         if one.metrics["finished"]:
-            pair = one.config["learning_rate"], one.config["decay"]
+            pair = one.config["learning_rate"], one.config["layerwise_lr_decay"]
             pairs[pair].append(one.metrics["score"])
     print("learning rate  layer decay  finished     mean  dev scores")
     means = {pair: statistics.fmean(scores) for pair, scores in pairs.items()}

@@ -71,23 +71,12 @@ class Row(NamedTuple):
     scores: dict[str, list[float]]
 
 
-class Fitness(NamedTuple):
-    """Spread over seeds of a measure, and what pre-training brings by it."""
-
-    spread: float
-    difference: float
-
-    @property
-    def fit(self) -> bool:
-        """Whether it can tell models apart."""
-        return self.spread < _FIT * self.difference
-
-
-def fitness(rows: Sequence[Row], measure: str) -> Fitness | None:
-    """Of the best variant against random weights; None if too few runs are finished.
+def fitness(rows: Sequence[Row], measure: str) -> tuple[float, float, bool] | None:
+    """Spread over seeds, what pre-training brings, whether models can be told apart.
 
     The spread is that of all variants that are pre-trained with the whole budget, or of
-    random weights if theirs is larger.
+    random weights if theirs is larger; the difference that of the best variant and
+    random weights. None if too few runs are finished.
     """
     trained = [r.scores[measure] for r in rows if r.variant.budget >= 1]
     trained = [scores for scores in trained if len(scores) > 1]
@@ -96,7 +85,7 @@ def fitness(rows: Sequence[Row], measure: str) -> Fitness | None:
         return None
     difference = max(map(statistics.fmean, trained)) - statistics.fmean(random[0])
     spread = max(_pooled(trained), statistics.stdev(random[0]))
-    return Fitness(spread, difference)
+    return spread, difference, spread < _FIT * difference
 
 
 def _pooled(groups: Sequence[Sequence[float]]) -> float:
@@ -138,15 +127,18 @@ def write(
         found = fitness(rows, name)
         if found is None:
             note = f"{name}: whether it can tell models apart takes two seeds of each."
+            is_fit = True
         else:
+            spread, difference, is_fit = found
+            verdict = "can tell models apart."
+            if not is_fit:
+                verdict = "can not tell models apart and is not reported."
             note = (
-                f"{name} ({metric}): spread over seeds {found.spread:.2f}, the best "
-                f"variant against random weights {found.difference:+.2f}: it "
+                f"{name} ({metric}): spread over seeds {spread:.2f}, the best variant "
+                f"against random weights {difference:+.2f}: it {verdict}"
             )
-            note += "can tell" if found.fit else "can not tell"
-            note += " models apart" + ("." if found.fit else " and is not reported.")
         notes.append(note)
-        if found is None or found.fit:
+        if is_fit:
             fit.append(name)
     lines = [f"## {comparison.title}", "", f"{comparison.source}. {head}."]
     lines += ["", *table(rows, fit), "", *(f"- {note}" for note in notes)]

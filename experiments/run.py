@@ -24,7 +24,7 @@ import scales
 from absl import flags
 from comparisons import COMPARISONS
 from report import RANDOM, ROOT, Comparison, Row, Variant
-from scales import Data, Measure, Scale
+from scales import Measure, Scale
 
 from electra_tf import cli
 from electra_tf.config.finetuning import FinetuningConfig
@@ -160,62 +160,32 @@ def untrained(recipe: Mapping[str, Any]) -> dict[str, Any]:
     return found | {"model_hparam_overrides": kept}
 
 
-class Runs:
-    """The list of all runs in an output directory, with their scores.
-
-    Args:
-      settings: what they have in common; a directory with others is refused.
-    """
-
-    def __init__(self, output: Path, settings: Mapping[str, Any]):
-        self.path = output / "runs.json"
-        self.settings = json.loads(json.dumps(settings))
-        self.rows: dict[str, dict[str, Any]] = {}
-        self.read()
-
-    def read(self) -> None:
-        """Reads the list from disk."""
-        if not self.path.exists():
-            return
-        content = json.loads(self.path.read_text(encoding="utf-8"))
-        stored, self.rows = content["settings"], content["runs"]
-        for name, there, here in differences(stored, self.settings):
-            raise UserError(
-                f"--output-dir {self.path.parent} holds runs of other settings:\n"
-                f"{name} is {there!r} there, {here!r} here. Choose another."
-            )
-
-    def add(self, run: Run, experiment: str) -> None:
-        """Lists a run, unless it is; notes what needs it."""
-        row = self.rows.setdefault(run.key, {"seed": run.seed, "scores": {}})
-        row |= {"steps": run.steps, "flops": run.flops, "hparams": run.hparams}
-        name = f"{experiment}: {run.variant.name}"
-        row["in"] = sorted({*row.get("in", []), name})
-
-    def scores(self, run: Run) -> dict[str, float | None]:
-        """Measure -> score, of what is finished."""
-        return self.rows.get(run.key, {}).get("scores", {})
-
-    def save(self) -> None:
-        """Writes the list."""
-        content = {"settings": self.settings, "runs": self.rows}
-        atomic_write(self.path, json.dumps(content, indent=1) + "\n")
-
-
 class Experiment:
-    """A comparison at the scale, and with the seeds, that the command line gives."""
+    """A comparison at the scale, and with the seeds, that the command line gives.
+
+    `rows` are all runs in the output directory, with their scores; `settings` is what
+    they have in common: a directory with others is refused.
+    """
 
     def __init__(self, comparison: Comparison):
         self.console = Console()
         self.output = Path(_OUTPUT_DIR.value).absolute()
-        self.scale = self._scale()
-        self.comparison = comparison._replace(variants=chosen(comparison.variants))
-        corpus = Path(_CORPUS.value or NOVELS).absolute()
-        if _SCALE.value != "pocket" and _CORPUS.value:
-            raise UserError("--corpus is for --scale pocket; others have --data-dir.")
-        data_dir = Path(_DATA_DIR.value).absolute() if _DATA_DIR.value else None
         check_place(self.output)
-        self.data = self._data(corpus, data_dir)
+        scale = scales.scale_named(_SCALE.value)
+        self.scale = Scale(
+            merged(scale.recipe, changes(_HPARAMS, PretrainingConfig)),
+            merged(scale.finetuning, changes(_FINETUNING_HPARAMS, FinetuningConfig)),
+            _TRIALS.value or scale.trials,
+        )
+        self.comparison = comparison._replace(variants=chosen(comparison.variants))
+        self.data_dir = Path(_DATA_DIR.value).absolute() if _DATA_DIR.value else None
+        corpus = Path(_CORPUS.value or NOVELS).absolute()
+        if _SCALE.value == "pocket":
+            self.data = scales.pocket_data(self.output, corpus, self.scale.recipe)
+        elif _CORPUS.value:
+            raise UserError("--corpus is for --scale pocket; others have --data-dir.")
+        else:
+            self.data = scales.given_data(self.data_dir, _SCALE.value)
         settings = {
             "scale": _SCALE.value,
             "hparams": self.scale.recipe,
@@ -223,10 +193,12 @@ class Experiment:
             "trials": self.scale.trials,
             # The novels are the same in every checkout.
             "corpus": str(corpus) if _CORPUS.value else None,
-            "data_dir": str(data_dir) if data_dir else None,
+            "data_dir": str(self.data_dir) if self.data_dir else None,
             "data_sha256": self.data.sha256,
         }
-        self.runs = Runs(self.output, settings)
+        self.settings = json.loads(json.dumps(settings))
+        self.rows: dict[str, dict[str, Any]] = {}
+        self.read()
         self.planned = [
             plan(variant, seed, self.scale.recipe, str(self.data.directory))
             for seed in range(1, _SEEDS.value + 1)
@@ -234,17 +206,28 @@ class Experiment:
         ]
         for run in self.planned:
             self._check(run)
-        self._measures = lambda: scales.measures(
-            _SCALE.value, self.output, data_dir, comparison
-        )
 
-    def _scale(self) -> Scale:
-        scale = scales.scale_named(_SCALE.value)
-        return Scale(
-            merged(scale.recipe, changes(_HPARAMS, PretrainingConfig)),
-            merged(scale.finetuning, changes(_FINETUNING_HPARAMS, FinetuningConfig)),
-            _TRIALS.value or scale.trials,
-        )
+    def read(self) -> None:
+        """Reads the list of runs from disk."""
+        path = self.output / "runs.json"
+        if not path.exists():
+            return
+        content = json.loads(path.read_text(encoding="utf-8"))
+        self.rows = content["runs"]
+        for name, there, here in differences(content["settings"], self.settings):
+            raise UserError(
+                f"--output-dir {self.output} holds runs of other settings:\n"
+                f"{name} is {there!r} there, {here!r} here. Choose another."
+            )
+
+    def save(self) -> None:
+        """Writes the list of runs."""
+        content = {"settings": self.settings, "runs": self.rows}
+        atomic_write(self.output / "runs.json", json.dumps(content, indent=1) + "\n")
+
+    def scores(self, run: Run) -> dict[str, float | None]:
+        """Measure -> score, of what is finished."""
+        return self.rows.get(run.key, {}).get("scores", {})
 
     def _check(self, run: Run) -> None:
         """Raises `UserError` for settings that its pre-training or fine-tuning refuses.
@@ -261,11 +244,6 @@ class Experiment:
         except UserError as error:
             raise UserError(f"{run.name}: {error}", error.exit_code) from None
 
-    def _data(self, corpus: Path, data_dir: Path | None) -> Data:
-        if _SCALE.value == "pocket":
-            return scales.pocket_data(self.output, corpus, self.scale.recipe)
-        return scales.given_data(data_dir, _SCALE.value)
-
     def run(self) -> int:
         """Makes what is not made yet, writes table and picture: the exit code."""
         for run in self.planned:
@@ -274,11 +252,16 @@ class Experiment:
         if _DRY_RUN.value:
             return EXIT_OK
         with Lock(self.output, "--output-dir"):
-            self.runs.read()  # Another process may have ended since.
-            measures = self._measures()
+            self.read()  # Another process may have ended since.
+            measures = scales.measures(
+                _SCALE.value, self.output, self.data_dir, self.comparison
+            )
             for run in self.planned:
-                self.runs.add(run, self.comparison.name)
-            self.runs.save()
+                row = self.rows.setdefault(run.key, {"seed": run.seed, "scores": {}})
+                row |= {"steps": run.steps, "flops": run.flops, "hparams": run.hparams}
+                name = f"{self.comparison.name}: {run.variant.name}"
+                row["in"] = sorted({*row.get("in", []), name})
+            self.save()
             code = run_commands(self.data.jobs, 1, self.console)
             if not code:
                 code = self._make(measures)
@@ -291,7 +274,7 @@ class Experiment:
         waiting = {
             run.name: run
             for run in self.planned
-            if measures.keys() - self.runs.scores(run).keys()
+            if measures.keys() - self.scores(run).keys()
         }
         logs = self.output / "logs"
         jobs = [
@@ -303,8 +286,8 @@ class Experiment:
         def finished(job: Commands) -> None:
             run = waiting[job.name]
             scores = {n: self.score(run, n, m) for n, m in measures.items()}
-            self.runs.rows[run.key]["scores"] |= scores
-            self.runs.save()
+            self.rows[run.key]["scores"] |= scores
+            self.save()
             left.discard(run.key)
             done, total = len(self.planned) - len(left), len(self.planned)
             self.console.log(f"{done}/{total} runs")
@@ -317,7 +300,7 @@ class Experiment:
     def commands(self, run: Run, measures: Mapping[str, Measure]) -> list[list[str]]:
         """Pre-training, then fine-tuning by each measure that lacks its score."""
         commands, folder = [], self.output / "runs" / run.key
-        scores, place = self.runs.scores(run), (self.data.directory, run.key)
+        scores, place = self.scores(run), (self.data.directory, run.key)
         if run.steps and not scores:
             hparams = run.hparams | {"model_dir": str(folder / "model")}
             commands.append(scales.run_of("run_pretraining.py", *place, hparams))
@@ -348,7 +331,7 @@ class Experiment:
         rows, undefined = [], []
         for variant in self.comparison.variants:
             own = [run for run in self.planned if run.variant == variant]
-            found = {run.name: self.runs.scores(run) for run in own}
+            found = {run.name: self.scores(run) for run in own}
             scores, names = report.defined(found, list(measures))
             undefined += names
             rows.append(Row(variant, own[0].steps, own[0].flops, scores))

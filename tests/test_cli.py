@@ -112,8 +112,8 @@ def test_spellings(script, args, expected):
     "args, expected",
     [
         ("", ["--data-dir must be given"]),
-        ("--data-dri D", ["--data-dri", "did you mean --data-dir?"]),
-        ("--data-dir D --zzz 3", ["unknown flag --zzz"]),
+        ("--data-dri D", ["data-dri", "Did you mean: data_dir"]),
+        ("--data-dir D --zzz 3", ["Unknown", "zzz"]),
         ("--data-dir D stray", ["unexpected argument 'stray'"]),
         ("--data-dir D --no-lower-case=False", ["does not take"]),
         ("--data-dir D --num-processes many", ["num_processes", "many"]),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models in the hands of Keras: fit, predict, save, load, clone, own models."""
+"""Models in Keras: fit, predict, save, load, clone, subclasses."""
 
 import copy
 import importlib
@@ -51,7 +51,7 @@ def text_of(batch):
 
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory):
-    """What docs/keras.md does: (model, history, vocabulary, records, config)."""
+    """The steps of docs/keras.md: (model, history, vocabulary, records, config)."""
     folder = tmp_path_factory.mktemp("fit")
     (folder / "a.txt").write_text("the cat sat on the mat\nthe dog ran\n\n" * 40)
     pattern = str(folder / "*.txt")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What processes that run commands may use."""
+"""GPUs of processes."""
 
 import os
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What pages and sources say about each other; linters check the rest (./test.sh)."""
+"""Consistency of docs and sources; linters check the rest (./test.sh)."""
 
 import ast
 import dataclasses

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: a file for each command, with its flags and a short main.
-
-`electra-tf COMMAND` and the scripts of a checkout run the same.
-"""
+"""The commands of `electra-tf` and of the scripts: flags and a short main for each."""
 
 import importlib
 import sys
@@ -11,8 +8,8 @@ from collections.abc import Sequence
 from electra_tf import cli
 from electra_tf.errors import EXIT_FLAGS, EXIT_OK
 
-# What `electra-tf` takes -> module of the package, and the function that defines the
-# flags of this command and returns its main where the module has several.
+# Command -> module, and in a module with several commands the function that defines
+# the flags and returns main.
 COMMANDS = {
     "pretrain": "commands.pretrain",
     "finetune": "commands.finetune",

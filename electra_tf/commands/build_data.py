@@ -37,7 +37,7 @@ FLAGS = flags.FLAGS
 
 
 def from_corpus() -> Callable[[list[str]], None]:
-    """The command for any corpus: defines its flags; what is returned is its main."""
+    """Defines the flags of the command for any corpus; returns its main."""
     shared_flags.define_corpus()
     define_path("vocab_file", "Vocabulary, one wordpiece a line.")
     define_path("output_dir", "Where the shards go; new or empty.")
@@ -60,7 +60,7 @@ def from_corpus() -> Callable[[list[str]], None]:
 
 
 def from_openwebtext() -> Callable[[list[str]], None]:
-    """The command for OpenWebText, as `from_corpus`."""
+    """Defines the flags of the command for OpenWebText; returns its main."""
     shared_flags.define_encoding_errors()
     define_path(
         "data_dir", "Directory with openwebtext/ and vocab.txt; data goes there too."
@@ -85,18 +85,18 @@ def from_openwebtext() -> Callable[[list[str]], None]:
 
 
 def _define_build() -> Callable[..., None]:
-    """Defines the flags of both commands; what is returned builds as they say."""
+    """Defines the flags of both commands; returns a function that builds."""
     flags.DEFINE_integer("max_seq_length", 128, "Tokens of an example.")
     flags.DEFINE_integer(
         "num_processes",
         1,
         "Processes to share the work; the result is always the same.",
     )
-    usual = "Default: as the vocabulary was built, else true."
+    default = "Default: that of the vocabulary, else true."
     cli.define_pair(
-        "do_lower_case", "no_lower_case", None, f"Lower-case the text. {usual}"
+        "do_lower_case", "no_lower_case", None, f"Lower-case the text. {default}"
     )
-    accents = ("strip_accents", "no_strip_accents", None, f"Strip accents. {usual}")
+    accents = ("strip_accents", "no_strip_accents", None, f"Strip accents. {default}")
     cli.define_pair(*accents, positive="do_strip_accents")
     flags.DEFINE_integer("seed", 42, "Seed of all random choices.")
     flags.DEFINE_integer(

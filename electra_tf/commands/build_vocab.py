@@ -4,9 +4,9 @@
 Example:
   python3 build_vocab.py --corpus-dir texts --vocab-size 30522 --output-file vocab.txt
 
-The settings of the tokenizer are written beside it (vocab.txt.json) and are found there
-by build_pretraining_dataset.py. The same corpus gives the same file, whatever the
-number of processes.
+The tokenizer settings are written beside it (vocab.txt.json), where
+build_pretraining_dataset.py finds them. The file does not depend on the number of
+processes.
 """
 
 import os
@@ -57,7 +57,7 @@ _OVERWRITE = flags.DEFINE_boolean(
 
 
 def main(argv: list[str]) -> None:
-    """Trains a vocabulary as the flags say."""
+    """Trains a vocabulary by the flags."""
     del argv
     output = _check_flags()
     # Imported late, so that wrong flags are reported first.
@@ -105,7 +105,7 @@ def _check_flags() -> str:
     least = len(SPECIAL_TOKENS) + _NUM_UNUSED.value
     if _VOCAB_SIZE.value <= least:
         raise UserError(
-            f"--vocab-size {_VOCAB_SIZE.value} leaves nothing beside the {least} "
+            f"--vocab-size {_VOCAB_SIZE.value} leaves no room beside the {least} "
             "special and unused tokens."
         )
     _BEAM_ARGS()

@@ -4,16 +4,16 @@
   python3 export_model.py --data-dir $DATA_DIR --model-name electra_small_owt \\
       --format tf1 --output-dir exported
 
-The model is the newest checkpoint of a run (--data-dir, --model-name), or any
-checkpoint that can be read (--init-checkpoint, --vocab-file): an original one by its
-prefix. What was written is read again and compared before it is put in place.
+The model is the newest checkpoint of a run (--data-dir, --model-name), or another
+checkpoint (--init-checkpoint, --vocab-file; an original one by its prefix). The export
+is read again and compared before it is put in place.
 """
 
 from __future__ import annotations
 
 from absl import flags
 
-# TensorFlow is imported further down, after everything that can be checked without it.
+# TensorFlow is imported after all checks that do not need it.
 from electra_tf.commands.shared_flags import define_path
 from electra_tf.config.hparams import read_hparams
 from electra_tf.errors import EXIT_OK
@@ -22,11 +22,11 @@ from electra_tf.export import formats
 define_path("data_dir", "The run's --data-dir.")
 flags.DEFINE_string("model_name", None, "The run's --model-name.")
 define_path("init_checkpoint", "Instead of a run: a checkpoint prefix or a directory.")
-define_path("vocab_file", "Vocabulary of --init-checkpoint, if none lies beside it.")
+define_path("vocab_file", "Vocabulary of --init-checkpoint, if not beside it.")
 flags.DEFINE_string(
     "hparams",
     "{}",
-    "JSON text or file: what the files of --init-checkpoint do not say, such as "
+    "JSON text or file: hparams that --init-checkpoint lacks, such as "
     "num_attention_heads in model_hparam_overrides.",
 )
 flags.DEFINE_enum(
@@ -49,8 +49,8 @@ flags.DEFINE_string("handle", None, "The name to publish under, owner/model.")
 flags.DEFINE_string(
     "license",
     None,
-    "With --format hub: the licence of the weights; by default apache-2.0. A "
-    "directory that exists already has the one that its README.md names.",
+    "With --format hub: the licence of the weights; by default that of an existing "
+    "README.md in --output-dir, or apache-2.0.",
 )
 flags.DEFINE_enum(
     "precision",
@@ -62,29 +62,27 @@ flags.DEFINE_enum(
 flags.DEFINE_boolean(
     "jit_compile",
     False,
-    "With --format saved_model: XLA compiles what the signatures for ids compute, once "
-    "for each number and length of rows that it meets.",
+    "With --format saved_model: compile the signatures for ids with XLA, once for each "
+    "shape of the input.",
 )
 flags.DEFINE_enum(
     "publish",
     None,
     ["kaggle", "huggingface"],
-    "With --format hub or huggingface: upload what was written, or, without a model, "
-    "what --output-dir holds already.",
+    "With --format hub or huggingface: upload the export, or, without a model, an "
+    "existing --output-dir.",
 )
 flags.DEFINE_boolean(
-    "private",
-    False,
-    "With --publish huggingface: only its owner sees what is uploaded.",
+    "private", False, "With --publish huggingface: make the upload private."
 )
 flags.DEFINE_boolean(
-    "dry_run", False, "With --publish: say what would be uploaded, upload nothing."
+    "dry_run", False, "With --publish: list the upload without uploading."
 )
 flags.DEFINE_boolean(
     "allow_pytorch_bin",
     False,
-    "Read weights from pytorch_model.bin where safetensors are missing: with "
-    "torch.load(weights_only=True), which runs none of the code in it.",
+    "Read weights from pytorch_model.bin if safetensors are missing, with "
+    "torch.load(weights_only=True), which runs no code of the file.",
 )
 flags.mark_flags_as_required(["format", "output_dir"])
 

@@ -31,19 +31,18 @@ flags.DEFINE_boolean(
 flags.DEFINE_integer(
     "trial",
     None,
-    "Make this trial alone, with a results file of its own: for job arrays. --merge "
-    "collects them.",
+    "Run only this trial, with its own results file, for job arrays. --merge collects "
+    "the results.",
     lower_bound=1,
 )
 flags.DEFINE_integer(
     "parallel",
     0,
-    "Trials at a time, each in a process of its own, on a GPU of its own "
-    "where there are some.",
+    "Trials at a time, each in its own process and on its own GPU, if any.",
     lower_bound=0,
 )
 flags.DEFINE_boolean(
-    "merge", False, "Make no trial; print and write the results of those that are made."
+    "merge", False, "Print and write the results of finished trials; run none."
 )
 
 

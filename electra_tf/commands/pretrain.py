@@ -28,19 +28,19 @@ shared_flags.define_run(
 _DRY_RUN = flags.DEFINE_boolean(
     "dry_run",
     False,
-    "Check everything and print what would be run; write nothing. Data without "
-    "an index of their records get one, as whenever they are read.",
+    "Check everything and print the plan, without writing, except for a missing index "
+    "of the data.",
 )
 _MAX_WALL_TIME = flags.DEFINE_string(
     "max_wall_time",
     None,
-    "Save and end with exit code 42 before this much time is over, for cluster queues: "
-    "seconds, or such as 1h30m; 0 saves the state before the first step.",
+    "Save and end with exit code 42 before this time is over, for cluster queues: "
+    "seconds, or as 1h30m; 0 saves the state before the first step.",
 )
 
 
 def main(argv: list[str]) -> int:
-    """Trains or evaluates as the flags say; returns the exit code."""
+    """Trains or evaluates; returns the exit code."""
     del argv
     processes.end_with_parent()
     started = time.monotonic()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flags that several commands have."""
+"""Flags of several commands."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ from electra_tf.storage.remote import fetch
 from electra_tf.text import corpus, units
 
 FLAGS = flags.FLAGS
-# Flags defined through this module belong to the command that asked for them.
+# Flags defined through this module belong to the calling command.
 flags.disclaim_key_flags()
 
 
@@ -25,7 +25,7 @@ def define_run(data_dir: str, model_name: str) -> None:
     """Defines --data-dir, --model-name, --hparams and --config of a run.
 
     Args:
-      data_dir, model_name: what their help says.
+      data_dir, model_name: their help texts.
     """
     define_path("data_dir", data_dir)
     flags.DEFINE_string("model_name", None, model_name)
@@ -41,19 +41,18 @@ def define_run(data_dir: str, model_name: str) -> None:
 
 
 def define_runner(processes: str = "num_processes") -> Callable[[], str | None]:
-    """Defines --runner and --beam-args; what is returned gives Beam's options or None.
+    """Defines --runner and --beam-args; returns a function for Beam's options or None.
 
-    Calling it raises `UserError` for flags that do not go together.
+    The function raises `UserError` for flags that do not go together.
 
     Args:
-      processes: the flag for their number with --runner local.
+      processes: the flag for the number of processes with --runner local.
     """
     runner = flags.DEFINE_enum(
         "runner",
         "local",
         ["local", "beam"],
-        "Who does the work: processes of this machine, or Apache Beam; the result is "
-        "the same.",
+        "Processes of this machine, or Apache Beam; the result is the same.",
     )
     args = flags.DEFINE_string(
         "beam_args",
@@ -67,9 +66,8 @@ def define_runner(processes: str = "num_processes") -> Callable[[], str | None]:
             if FLAGS[processes].present:
                 name = processes.replace("_", "-")
                 raise UserError(
-                    f"--{name} is for --runner local; Beam takes the number of workers"
-                    "\nfrom --beam-args, as '--direct_num_workers=2 "
-                    "--direct_running_mode=multi_processing'.",
+                    f"--{name} is for --runner local; --beam-args names the workers of "
+                    "Beam.",
                     EXIT_FLAGS,
                 )
             return args.value or ""
@@ -91,7 +89,7 @@ def define_corpus() -> None:
     flags.DEFINE_string(
         "text_key",
         "text",
-        "Where the text is in JSON Lines, Parquet and Arrow; a/b is b inside a.",
+        "Key or column of the text in JSON Lines, Parquet and Arrow.",
     )
     flags.DEFINE_string(
         "tfds",
@@ -104,10 +102,10 @@ def define_corpus() -> None:
 
 
 def check_corpus(*others: str, exit_code: int = EXIT_CONFIG) -> None:
-    """Raises `UserError` unless there is one corpus, without the paths of flags in it.
+    """Raises `UserError` unless there is one corpus.
 
     Args:
-      others: these flags.
+      others: flags of paths that must be outside the corpus.
     """
     directory = FLAGS.corpus_dir
     if bool(directory) == bool(FLAGS.tfds):
@@ -119,7 +117,7 @@ def check_corpus(*others: str, exit_code: int = EXIT_CONFIG) -> None:
 
 
 def read_corpus() -> tuple[units.Corpus, units.Reading]:
-    """The corpus, and how its texts are read."""
+    """The corpus and its `Reading`."""
     key, data_dir = FLAGS.text_key, FLAGS.tfds_data_dir
     reading = units.Reading(FLAGS.encoding_errors, key, data_dir)
     if FLAGS.tfds:
@@ -133,6 +131,5 @@ def define_encoding_errors() -> None:
         "encoding_errors",
         "strict",
         corpus.ENCODING_ERRORS,
-        "What to do with bytes that are not UTF-8: stop, or leave them out and count "
-        "them.",
+        "Bytes that are not UTF-8: stop, or drop and count them.",
     )

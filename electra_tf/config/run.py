@@ -102,7 +102,7 @@ class RunConfig(metaclass=_Resolved):
 
     # TPU.
     use_tpu: bool = setting(False, "Run on a TPU.")
-    num_tpu_cores: int = setting(1, "All cores are used; 1: unchecked.", ">= 1")
+    num_tpu_cores: int = setting(1, "No effect: all cores are used.", ">= 1")
     tpu_job_name: str | None = setting(None, "Name of the TPU worker job.")
     tpu_name: str | None = setting(None, "Cloud TPU to use.")
     tpu_zone: str | None = setting(None, "Zone of the Cloud TPU.")

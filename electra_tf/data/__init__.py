@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text -> examples -> TFRecord shards, and random access to them.
 
-What is built depends on corpus and settings, not on the number of processes.
+The result of a build depends on corpus and settings, not on the number of processes.
 """

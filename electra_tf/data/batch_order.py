@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which examples form batch k: random orders of which any place can be asked for.
+"""The examples of batch k, in a random order with random access.
 
 The numbers 0..size - 1 are written with two digits, left < a and right < b, where
 a * b is hardly more than `size`. Each round adds a keyed hash of one digit to the
-other, which can be undone and is therefore a permutation of the a * b numbers (a
-Feistel network); where it leads to `size` or beyond, it is applied until it does not.
+other; this is invertible, so it permutes the a * b numbers (a Feistel network). It is
+repeated while the result is not below `size`.
 
-Several data sets are one stream of blocks. Each data set has as many places in one
-block as in another; which these are, a permutation says. So a place tells the data set,
-how many of its examples came before, and thereby which example of which epoch it is:
-each data set is read in an order of its own, all of it once an epoch.
+Several data sets form one stream of blocks. Each data set has the same number of places
+in every block, and a permutation selects them. A place therefore determines the data
+set, the number of its earlier examples, and so the epoch and the example. Each data set
+has its own order, and each epoch contains all of it.
 
-TensorFlow's op for the same purpose, RandomIndexShuffle, uses only the lowest byte of
-each word of its seed: seeds 42 and 298 would give the same order.
+TensorFlow's op RandomIndexShuffle uses only the lowest byte of each word of its seed:
+seeds 42 and 298 would give the same order.
 """
 
 import functools
@@ -26,12 +26,12 @@ import numpy as np
 _ROUNDS = 8
 # Shift and factor of each step of the hash.
 MIXING = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
-# Places of a block: shares are multiples of 1 / BLOCK.
+# Places per block; shares are multiples of 1 / BLOCK.
 BLOCK = 1 << 16
 
 
 class Rows(NamedTuple):
-    """A worker's part of a global batch: `first` is counted from step * batch_size."""
+    """A worker's part of a global batch; `first` counts from step * batch_size."""
 
     first: int
     count: int
@@ -45,34 +45,36 @@ def batch_indices(
     shuffle: bool = True,
     rows: Rows | None = None,
 ) -> np.ndarray:
-    """Which examples form batch `step`, or those `rows` of it: int64 [batch_size].
+    """The examples of batch `step`, or of those `rows` of it: int64 [batch_size].
 
-    A batch that spans two epochs takes each part from its own order.
+    A batch that spans two epochs has parts of two orders.
     """
+    places = _places_of(step, batch_size, rows)
+    return _examples_at(places, num_examples, seed, shuffle)
+
+
+def _places_of(step: int, batch_size: int, rows: Rows | None) -> np.ndarray:
     first, count = rows or Rows(0, batch_size)
-    place = int(step) * batch_size + np.arange(first, first + count, dtype=np.int64)
-    return examples_at(place, num_examples, seed, shuffle)
+    return int(step) * batch_size + np.arange(first, first + count, dtype=np.int64)
 
 
-def examples_at(
+def _examples_at(
     place: np.ndarray, num_examples: int, seed: int | str, shuffle: bool = True
 ) -> np.ndarray:
-    """Which examples are at increasing places of an endless reading: int64 [n]."""
+    """The examples at increasing places of an endless stream: int64 [n]."""
     epochs, indices = place // num_examples, place % num_examples
     if shuffle:
         for epoch in range(epochs[0], epochs[-1] + 1):
-            own = epochs == epoch
-            indices[own] = permute(indices[own], num_examples, seed, epoch)
+            part = epochs == epoch
+            indices[part] = permute(indices[part], num_examples, seed, epoch)
     return indices
 
 
 def permute(index: np.ndarray, size: int, seed: int | str, epoch: int) -> np.ndarray:
-    """What stands at the places `index` of the order that (seed, epoch) name.
+    """The numbers at places of the order of (seed, epoch): int64 [n].
 
     Args:
-      index: int64 [n], each 0..size - 1.
-
-    Returns: int64 [n]; over all places, every number of 0..size - 1 once.
+      index: the places, int64 [n], each 0..size - 1.
     """
     a, b = map(np.uint64, digits(size))
     keys = _round_keys(seed, epoch)
@@ -91,13 +93,13 @@ def permute(index: np.ndarray, size: int, seed: int | str, epoch: int) -> np.nda
 
 
 def digits(size: int) -> tuple[int, int]:
-    """How many values the two digits have with which 0..size - 1 are written."""
+    """The numbers of values of the two digits for 0..size - 1."""
     a = math.isqrt(size - 1) + 1
     return a, -(-size // a)
 
 
 def keys_of_epochs(seed: int, start: int, count: int) -> np.ndarray:
-    """uint64 [count, rounds / 2, 2]: what `permute` adds in each of these epochs."""
+    """The keys of `permute` in these epochs: uint64 [count, rounds / 2, 2]."""
     keys = _round_keys.__wrapped__
     return np.stack([keys(seed, epoch) for epoch in range(start, start + count)])
 
@@ -111,7 +113,7 @@ def _hash(x: np.ndarray) -> np.ndarray:
 
 @functools.lru_cache(maxsize=64)
 def _round_keys(seed: int | str, epoch: int) -> np.ndarray:
-    """uint64 [_ROUNDS / 2, 2], each a key of one round."""
+    """The keys of all rounds: uint64 [_ROUNDS / 2, 2]."""
     digest = hashlib.sha512(f"{seed}/{epoch}".encode()).digest()
     return np.frombuffer(digest, "<u8", _ROUNDS).reshape(-1, 2)
 
@@ -124,7 +126,7 @@ def shares_of(weights: Sequence[float]) -> np.ndarray:
     wanted = np.asarray(weights, np.float64)
     wanted = wanted / wanted.sum() * BLOCK
     places = np.maximum(1, np.floor(wanted)).astype(np.int64)
-    # The largest remainders get what is left; the largest share gives what is missing.
+    # Largest remainders are rounded up; the largest share makes up for an excess.
     left = BLOCK - int(places.sum())
     places[np.argsort(places - wanted, kind="stable")[: max(0, left)]] += 1
     places[np.argmax(places)] += min(0, left)
@@ -140,28 +142,27 @@ def batch_examples(
     shuffle: bool = True,
     rows: Rows | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Which examples of which data sets form batch `step`, or those `rows` of it.
+    """The examples of batch `step` (or of `rows` of it) from several data sets.
 
     Args:
       places: of each data set in a block, from `shares_of`.
       sizes: examples of each data set.
-      shuffle: go through each data set in a random order; else in its own.
+      shuffle: read each data set in random order, or else in its own.
 
     Returns: data sets and numbers of examples, int64 [batch_size].
     """
-    first, count = rows or Rows(0, batch_size)
-    place = int(step) * batch_size + np.arange(first, first + count, dtype=np.int64)
+    place = _places_of(step, batch_size, rows)
     blocks, offsets = place // BLOCK, place % BLOCK
     which, number = np.empty_like(place), np.empty_like(place)
     for block in range(blocks[0], blocks[-1] + 1):
-        own = blocks == block
-        of_place, before = _block(tuple(map(int, places)), seed, block)
-        which[own] = of_place[offsets[own]]
-        number[own] = before[offsets[own]] + block * np.asarray(places)[which[own]]
+        part = blocks == block
+        data_sets, before = _block(tuple(map(int, places)), seed, block)
+        which[part] = data_sets[offsets[part]]
+        number[part] = before[offsets[part]] + block * np.asarray(places)[which[part]]
     for i, size in enumerate(sizes):
-        own = which == i
-        if own.any():
-            number[own] = examples_at(number[own], size, f"{seed}/{i}", shuffle)
+        part = which == i
+        if part.any():
+            number[part] = _examples_at(number[part], size, f"{seed}/{i}", shuffle)
     return which, number
 
 
@@ -169,7 +170,7 @@ def batch_examples(
 def _block(
     places: tuple[int, ...], seed: int, block: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The data set of each place of a block, and how often it was there before."""
+    """The data set of each place of a block, and the number of its earlier places."""
     order = permute(np.arange(BLOCK), BLOCK, f"{seed}/mixture", block)
     which = np.repeat(np.arange(len(places)), places)[order]
     before = np.empty(BLOCK, np.int64)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text -> TFRecord shards and their manifest, in parallel and interruptible.
 
-What a shard holds is fixed before the build starts. Each unit of the corpus
-(`text.units`) has its own stream of random numbers, and units are dealt to shards by
-size alone. So a build that was killed and is run again, with any number of processes,
-ends with the same bytes, and does not repeat the shards that it has.
+The content of each shard is fixed before the build starts. Each unit of the corpus
+(`text.units`) has its own stream of random numbers, and units are assigned to shards by
+size alone. So a build that is resumed, with any number of processes, produces the same
+bytes and skips the finished shards.
 """
 
 import functools
@@ -13,20 +13,14 @@ import itertools
 import json
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import electra_tf
 from electra_tf.data import filters, record_index
-from electra_tf.data.record_making import (
-    BuildSettings,
-    Counts,
-    RecordMaker,
-    sample_output,
-    scan,
-)
+from electra_tf.data.record_making import BuildSettings, Counts, RecordMaker, scan
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.jobs import folder as job_folder
 from electra_tf.jobs import job
@@ -34,36 +28,36 @@ from electra_tf.jobs.folder import OWN, JobFolder
 from electra_tf.jobs.job import Job, Runner
 from electra_tf.paths import shown
 from electra_tf.storage import remote
+from electra_tf.storage.files import atomic_write
 from electra_tf.storage.manifest import sha256
 from electra_tf.text import corpus, units
 from electra_tf.text.units import Corpus, Unit
 from electra_tf.text.vocabulary import Vocabulary
 
 SCHEMA_VERSION = 2
-# A shard has about 64 MB of records. Those of a small data set are smaller, down to
-# 4 MB, so that up to 16 processes share the work.
+# Shards have about 64 MB of text; those of small corpora down to 4 MB, so that up to 16
+# processes share the work.
 _SHARD_BYTES, _SMALL_SHARD_BYTES, _SMALL_SHARDS = 64e6, 4e6, 16
-_HELD_BYTES = 64 << 20  # of records, before they are written to their shards
+_COMPRESSED_RATIO = 3.5  # bytes of text per byte of a compressed file, roughly
 
 _NAME = "build"
 _MIN_SEQ_LENGTH = 8
 _MAX_NAMES = 1000  # of files, in the manifest
-# Shares of the tokens of a data set, and of a vocabulary, that bring a warning.
+# Shares of the tokens of a data set, and of a vocabulary, for a warning.
 _MUCH_UNKNOWN, _MUCH_CASED = 0.05, 0.01
 
-_Group = tuple[list[Unit], list[int]]  # and the numbers of its shards
+_Group = tuple[list[Unit], list[int]]  # units, numbers of their shards
 
 
 class Plan(NamedTuple):
-    """What every process of a build needs.
+    """The settings of a build for all its processes.
 
     Attributes:
-        folder: where the shards go.
-        settings: what they are made by.
-        num_shards: how many there are.
-        is_only_unit: the corpus is a single unit.
-        vocab_sha256: of the vocabulary that the file must have, on every machine.
-        identity: a hash of all that makes two builds the same.
+        folder: of the shards.
+        num_shards: number of shards.
+        is_only_unit: whether the corpus has a single unit.
+        vocab_sha256: hash of the vocabulary, which every machine needs.
+        identity: a hash of the settings and the corpus.
         firsts: by portion of the corpus (`units.portions`) the index of its first unit.
     """
 
@@ -86,17 +80,17 @@ def build(
 ) -> dict:
     """Builds the shards of a corpus and their manifest; returns the manifest.
 
-    An unfinished build of the same corpus and settings is resumed; a finished one is
-    left unchanged.
+    Resumes an unfinished build of the same corpus and settings; leaves a finished one
+    unchanged.
 
     Args:
-      num_processes: has no influence on the result.
-      num_shards: None: one for every 64 MB of records; up to 16 smaller ones.
-      beam_args: Apache Beam does the work, with these options; None: processes of
-        this machine. That has no influence on the result either.
+      num_processes: does not affect the result.
+      num_shards: by default one for every 64 MB of text, or up to 16 smaller ones.
+      beam_args: options for Apache Beam, which then does the work instead of local
+        processes; does not affect the result.
 
-    Raises UserError for what cannot be read or written, and for an output directory
-    that holds anything else.
+    Raises `UserError` for invalid settings, failed reads and writes, and an output
+    directory with other contents.
     """
     _check_settings(settings, num_processes, num_shards)
     if beam_args is not None and remote.is_remote(output_dir):
@@ -112,9 +106,10 @@ def build(
             print(shown(message), flush=True)
             return folder.state
         if not (num_shards or folder.state):
-            estimate, count = sample_output(text, settings), len(text.units)
-            small = min(_SMALL_SHARDS, count, int(estimate / _SMALL_SHARD_BYTES))
-            num_shards = max(1, round(estimate / _SHARD_BYTES), small)
+            size = _size(u for u in text.units if not u.is_compressed)
+            size += _size(u for u in text.units if u.is_compressed) * _COMPRESSED_RATIO
+            count = min(_SMALL_SHARDS, len(text.units), int(size / _SMALL_SHARD_BYTES))
+            num_shards = max(1, round(size / _SHARD_BYTES), count)
         version = electra_tf.__version__
         folder.begin({"tool_version": version, "num_shards": num_shards})
         portions = units.portions(text.units)
@@ -129,18 +124,22 @@ def build(
         )
         runner = Runner(num_processes, beam_args)
         if settings.filters.compare:
-            weights = [sum(unit.weight for unit in portion) for portion in portions]
+            sizes = [*map(_size, portions)]
             number = functools.partial(number_documents, plan)
-            read = Job("read_documents", number, [*enumerate(portions)], weights)
+            read = Job("read_documents", number, [*enumerate(portions)], sizes)
             job.run(folder, read, runner)
             compare = functools.partial(compare_documents, plan)
-            total = [sum(weights)]
+            total = [sum(sizes)]
             job.run(folder, Job("compare_documents", compare, [None], total), Runner())
         groups = deal(text.units, plan.num_shards, settings.seed)
         write = functools.partial(write_shards, plan)
-        sizes = [sum(unit.weight for unit in group) for group, _ in groups]
+        sizes = [_size(group) for group, _ in groups]
         job.run(folder, Job(_NAME, write, groups, sizes), runner)
         return _write_manifest(folder, plan, text, len(groups), vocab)
+
+
+def _size(units: Iterable[Unit]) -> int:
+    return sum(unit.weight for unit in units)
 
 
 def _check_settings(
@@ -149,9 +148,9 @@ def _check_settings(
     for flag, value, least in (
         ("--max-seq-length", settings.max_seq_length, _MIN_SEQ_LENGTH),
         ("--num-processes", num_processes, 1),
-        ("--num-out-files", 1 if num_shards is None else num_shards, 1),
+        ("--num-out-files", num_shards, 1),
     ):
-        if value < least:
+        if value is not None and value < least:
             raise UserError(f"{flag} {value}: give at least {least}.")
     settings.filters.check()
 
@@ -159,7 +158,7 @@ def _check_settings(
 def _identity(
     text: Corpus, settings: BuildSettings, vocab: Vocabulary, num_shards: int | None
 ) -> dict:
-    """What makes two builds the same, in JSON."""
+    """Everything that affects the result, in JSON."""
     filters = settings.filters.identity()
     return {
         "schema_version": SCHEMA_VERSION,
@@ -195,7 +194,7 @@ def _write_manifest(
             EXIT_DAMAGED,
         )
     path = os.path.join(plan.folder, record_index.TOKEN_COUNTS)
-    record_index.write_token_counts(path, tokens)
+    atomic_write(path, "".join(f"{count}\n" for count in tokens.tolist()))
     remote.put(path)
     settings, stored = plan.settings, folder.state
     manifest = {
@@ -221,7 +220,6 @@ def _write_manifest(
         },
         "settings": stored["settings"],
     }
-    # The place of every record, for random access.
     shards = [os.path.join(plan.folder, file["name"]) for file in files]
     remote.put(record_index.write(sorted(shards)))
     folder.finish(manifest)
@@ -246,19 +244,19 @@ def _summary(manifest: dict) -> str:
 
 
 def _warnings(manifest: dict, vocab: Vocabulary) -> Iterator[str]:
-    """What is probably not as its builder wants it."""
+    """Warnings about probable mistakes."""
     counts, tokens = manifest["corpus"], manifest["token_counts"]
     if 2 * counts["tokens_kept"] < counts["tokens"]:
         yield (
-            f"{counts['tokens_kept']:,} of {counts['tokens']:,} tokens are used: what "
-            "of a line goes beyond --max-seq-length is cut off.\nPut each sentence or "
-            "paragraph on a line of its own, ended by LF or CRLF."
+            f"{counts['tokens_kept']:,} of {counts['tokens']:,} tokens are used: lines "
+            "are cut at --max-seq-length.\nPut each sentence or paragraph on its own "
+            "line, ended by LF or CRLF."
         )
     if tokens["unknown"] > _MUCH_UNKNOWN * tokens["all"]:
         yield (
             f"{tokens['unknown']:,} of {tokens['all']:,} tokens are [UNK]: is "
             f"{vocab.path} of another language?\nWords of more than 200 characters are "
-            "[UNK], too: scripts without spaces need some, or line ends."
+            "also [UNK]: scripts without spaces need some, or line ends."
         )
     if manifest["tokenizer"]["do_lower_case"]:
         cased = sum(
@@ -277,17 +275,15 @@ def _warnings(manifest: dict, vocab: Vocabulary) -> Iterator[str]:
 
 
 def deal(units: Sequence[Unit], num_shards: int, seed: int) -> list[_Group]:
-    """Deals units to shards of about equal size, in a random order fixed by the seed.
+    """Assigns units to shards of about equal size, in a random order by the seed.
 
-    Returns groups of units and the numbers of the shards that their examples go to: one
-    shard takes the examples in order, several take them in turn.
-
-    The order puts parts of the whole corpus into every shard. Where there are more
-    shards than units, a unit has several.
+    Returns groups of units and the numbers of their shards. A unit has several shards,
+    which take its examples in turn, if there are more shards than units. The random
+    order puts parts of the whole corpus into every shard.
     """
     units = list(units)
     random.Random(f"{seed}/order").shuffle(units)
-    total = sum(unit.weight for unit in units)
+    total = _size(units)
     groups: dict[int, list[Unit]] = {}
     before = 0
     for unit in units:
@@ -296,7 +292,7 @@ def deal(units: Sequence[Unit], num_shards: int, seed: int) -> list[_Group]:
         groups.setdefault(shard, []).append(unit)
         before += unit.weight
     starts = sorted(groups)
-    # The shards before the first unit's are its own too.
+    # The first group also has the shards before its start.
     bounds = itertools.pairwise([0, *starts[1:], num_shards])
     return [
         (groups[start], list(range(*pair)))
@@ -306,18 +302,18 @@ def deal(units: Sequence[Unit], num_shards: int, seed: int) -> list[_Group]:
 
 @functools.lru_cache(1)
 def _maker(plan: Plan) -> RecordMaker:
-    verdicts = None
+    verdicts_of = None
     if plan.settings.filters.compare:
-        folder = os.path.join(plan.folder, OWN)
-        verdicts = filters.Verdicts(folder, plan.identity, plan.firsts)
-    maker = RecordMaker(plan.settings, plan.is_only_unit, verdicts)
+        place = os.path.join(plan.folder, OWN), plan.identity, plan.firsts
+        verdicts_of = functools.partial(filters.verdicts_of, *place)
+    maker = RecordMaker(plan.settings, plan.is_only_unit, verdicts_of)
     advice = "Every machine needs the same file there."
     maker.vocab.check_same(plan.vocab_sha256, "the build was begun", advice)
     return maker
 
 
 def number_documents(plan: Plan, task: tuple[int, list], folder: str) -> dict[str, Any]:
-    """Writes the numbers by which the documents of a portion are compared."""
+    """Writes the numbers of the documents of a portion, for `filters.compare`."""
     portion, units = task
     documents = (scan(Unit(*unit), plan.settings) for unit in units)
     filters.write_numbers(folder, portion, plan.settings.filters, documents)
@@ -336,40 +332,26 @@ def write_shards(
 ) -> dict[str, Any]:
     """Writes the shards of a group; returns its counts.
 
-    Records are dealt to several shards in turn, as the original does.
+    Several shards take the records in turn, as in the original.
     """
     units, shards = task
     maker, total = _maker(plan), Counts()
     maker.token_counts[:] = 0
-    # The original's names: pretrain_data.tfrecord-3-of-17, padded to five digits.
+    # The original's names, with numbers of five digits.
     names = [f"{s:05d}-of-{plan.num_shards:05d}" for s in shards]
     paths = [os.path.join(folder, f"pretrain_data.tfrecord-{n}") for n in names]
     for path in paths:
         open(path, "wb").close()
     examples = [0] * len(paths)
-    buffers: list[list[bytes]] = [[] for _ in paths]
-    held = 0
     for unit in units:
         for records, counts in maker.records(Unit(*unit)):
-            for place, buffer in enumerate(buffers):
+            for place, path in enumerate(paths):
                 first = (place - total.examples) % len(paths)
-                own = records[first :: len(paths)]
-                buffer += own
-                examples[place] += len(own)
+                part = records[first :: len(paths)]
+                examples[place] += len(part)
+                if part:  # A thousand shards are too many to keep open.
+                    with open(path, "ab") as f:
+                        f.writelines(part)
             total = total.plus(counts)
-            held += sum(map(len, records))
-            if held >= _HELD_BYTES or len(paths) == 1:
-                _append(buffers, paths)
-                held = 0
-    _append(buffers, paths)
     facts = {"counts": total.in_json(), "examples": examples}
     return facts | {"token_counts": maker.token_counts.tolist()}
-
-
-def _append(buffers: Sequence[list[bytes]], paths: Sequence[str]) -> None:
-    """Empties buffers into their files, of which a thousand are too many to be open."""
-    for path, buffer in zip(paths, buffers, strict=True):
-        if buffer:
-            with open(path, "ab") as f:
-                f.writelines(buffer)
-            buffer.clear()

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random access to the records of many TFRecord shards.
 
-The offsets of all records are kept in a hidden file beside the shards, from where they
-are memory-mapped: opening a corpus of 64 million examples costs nothing. The builder
-writes it; of other shards they are found once, by stepping over the record lengths.
+The offsets of all records are stored in a hidden file beside the shards and are
+memory-mapped, so opening 64 million examples takes no time. The builder writes it; for
+other shards it is made at the first opening, by stepping over the record lengths.
 
-From a bucket the records of a batch are read by their ranges, all at once, while the
-shards are copied to the cache; those that are there are read from there.
+In a bucket, the records of a batch are read by byte ranges, all at once, until the
+shards have been copied to the cache.
 """
 
-import collections
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -30,13 +30,13 @@ from electra_tf.storage.manifest import MANIFEST, read_json
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 
 _INDEX_MAGIC = 0x31584449_41525445  # "ETRAIDX1"
-_HEADER_FIELDS = 4  # magic, number of files, records stepped over, CRC of the rest
+_HEADER_FIELDS = 4  # magic, number of files, skipped records, CRC of the rest
 _FILE_FIELDS = 3  # size, time of change, number of records
 _MAX_OPEN_FILES = 256  # well below the usual limit of 1024 per process
 
 
 class Location(NamedTuple):
-    """Where a record lies: file, number within the file, first byte, end."""
+    """The place of a record: file, number within the file, first byte, end."""
 
     path: str
     record: int
@@ -45,36 +45,35 @@ class Location(NamedTuple):
 
 
 class RecordIndex:
-    """The records of a list of shards, numbered through in the order of the list.
+    """The records of a list of shards, numbered in the order of the list.
 
     Attributes:
         paths: the shards.
         counts: number of records of each shard, int64 [files].
-        num_skipped: damaged records that were left out (`skip_damaged`).
-        is_remote: whether records are read from a bucket, as they are needed.
+        num_skipped: number of damaged records that are left out (`skip_damaged`).
+        is_remote: whether records are read from a bucket on demand.
     """
 
     def __init__(self, paths: Sequence[str], skip_damaged: bool = False):
-        """Reads the index beside the first shard, or makes it.
+        """Loads the index beside the first shard, or makes it.
 
         Args:
-          skip_damaged: leave damaged records out; costs one reading of all data when
-            the index is made.
+          skip_damaged: leave damaged records out; all data is read to make the index.
 
-        Raises UserError (exit code 65) for a damaged shard, unless `skip_damaged`.
+        Raises `UserError` (65) for a damaged shard, unless `skip_damaged`.
         """
         self.paths = list(paths)
         sizes = remote.stats_of(self.paths)
         self._sizes = [size for size, _ in sizes]
         cache = index_path(self.paths, skip_damaged)
         table = _load(remote.fetch_once(cache), sizes)
-        # Shards in a bucket whose index is not beside them are copied.
+        # Shards in a bucket without an index are copied.
         self.is_remote = table is not None and all(map(remote.is_remote, self.paths))
         if not self.is_remote:
             self.paths = [remote.fetch(path) for path in self.paths]
         if table is None:
             table = _scan_all(self.paths, sizes, skip_damaged)
-            with contextlib.suppress(UserError):  # where others may not write
+            with contextlib.suppress(UserError):  # a read-only folder
                 atomic_write(cache, table.tobytes())
         files = len(self.paths)
         self.num_skipped = int(table[2])
@@ -82,32 +81,33 @@ class RecordIndex:
         self.counts = np.array(body[2 : files * _FILE_FIELDS : _FILE_FIELDS])
         self._offsets = body[files * _FILE_FIELDS :]  # per file: offsets, then its size
         self._first = np.concatenate([[0], np.cumsum(self.counts)])
-        self._open: collections.OrderedDict[int, BinaryIO] = collections.OrderedDict()
-        self._lock = threading.Lock()
-        self._copied: set[int] = set()  # shards of a bucket that are here, too
+        self._open = functools.lru_cache(_MAX_OPEN_FILES)(self._open_shard)
+        self._copied: set[int] = set()  # shards of a bucket that are in the cache
 
     def __len__(self) -> int:
         return int(self._first[-1])
 
     def tables(self) -> tuple[np.ndarray, np.ndarray]:
-        """Offsets, and each file's first record: record i of file f is at [i + f]."""
+        """Offsets [i + f] of record i in file f, and the first record of each file."""
         return np.array(self._offsets), self._first
 
     def locate(self, index: int) -> Location:
-        """Where record `index` (0..len - 1) lies."""
+        """The place of record `index` (0..len - 1)."""
         file = int(np.searchsorted(self._first, index, side="right")) - 1
         start, end = self._offsets[index + file : index + file + 2]
         record = int(index - self._first[file])
         return Location(self.paths[file], record, int(start), int(end))
 
     def read(self, indices: np.ndarray) -> list[bytes]:
-        """Returns the data of the records `indices` [n], their checksums verified.
+        """Returns the data of the records `indices` [n], with verified checksums.
 
-        Raises UserError (exit code 65) naming file, record and byte of a damaged one.
+        Raises `UserError` (65) naming file, record and byte of a damaged one.
         """
         files = np.searchsorted(self._first, indices, side="right") - 1
-        slots = indices + files
-        starts, ends = self._offsets[slots], self._offsets[slots + 1]
+        starts, ends = (
+            self._offsets[indices + files],
+            self._offsets[indices + files + 1],
+        )
         framed = self._framed(files.tolist(), starts.tolist(), ends.tolist())
         records = [record[tfrecord.HEADER_BYTES : -4] for record in framed]
         for i in np.flatnonzero(~tfrecord.are_sound(framed, records)).tolist():
@@ -119,18 +119,18 @@ class RecordIndex:
     ) -> list[bytes]:
         if self.is_remote and not self._copied.issuperset(files):
             return remote.read_ranges([self.paths[i] for i in files], starts, ends)
-        # Held here, no shard is closed before its records are read.
-        shards = {file: self._shard(file) for file in set(files)}
+        # Evicted from the cache, a shard is closed after its last reference is gone.
+        shards = {file: self._open(file) for file in set(files)}
         return [
             os.pread(shards[file].fileno(), end - start, start)
             for file, start, end in zip(files, starts, ends, strict=True)
         ]
 
     def copy_ahead(self) -> None:
-        """Begins to copy the shards of a bucket, as far as there is room for them.
+        """Starts to copy the shards of a bucket, as far as the disk has room.
 
-        A request for a record costs much more than its bytes; a copy is read for
-        nothing, for as many epochs as there are.
+        Each request costs much more than the bytes of a record; a copy serves all
+        epochs.
         """
         if self.is_remote:
             room = remote.room_for_copies()
@@ -143,47 +143,36 @@ class RecordIndex:
                 if room < 0 or not os.path.exists(remote.fetch(self.paths[file])):
                     return
             except UserError:
-                return  # Reading a record of it raises the error again.
+                return  # Reading one of its records raises the error again.
             self._copied.add(file)
 
     def _sound_record(self, index: int, framed: bytes) -> bytes:
-        """Takes the record from bytes that hold more than it, or says what is wrong."""
+        """Returns the record at the start of `framed`; raises if it is damaged."""
         place = self.locate(index)
         problem = tfrecord.problem_at(framed, 0, place.end - place.offset)
         if problem:
             damage = tfrecord.Damage(place.record, place.offset, problem)
             raise tfrecord.damaged(place.path, damage)
-        # What follows it, up to the next record, was found damaged and left out.
+        # Skipped damage follows it, up to the next record.
         length = int.from_bytes(framed[:8], "little")
         return framed[tfrecord.HEADER_BYTES : tfrecord.HEADER_BYTES + length]
 
-    def _shard(self, file: int) -> BinaryIO:
-        """The shard, opened; the one used longest ago is let go of.
-
-        It is closed when the last thread that still reads from it drops it.
-        """
-        with self._lock:
-            shard = self._open.pop(file, None)
-            if shard is None:
-                if len(self._open) >= _MAX_OPEN_FILES:
-                    self._open.popitem(last=False)
-                try:
-                    shard = open(self.paths[file], "rb", buffering=0)
-                except OSError as e:
-                    raise UserError(
-                        f"{self.paths[file]} cannot be opened any more: {e.strerror}.\n"
-                        "Do not move or remove shards while a run reads them.",
-                        EXIT_DAMAGED,
-                    ) from None
-            self._open[file] = shard
-        return shard
+    def _open_shard(self, file: int) -> BinaryIO:
+        try:
+            return open(self.paths[file], "rb", buffering=0)
+        except OSError as e:
+            raise UserError(
+                f"{self.paths[file]} cannot be opened any more: {e.strerror}.\n"
+                "Do not move or remove shards while a run reads them.",
+                EXIT_DAMAGED,
+            ) from None
 
 
 def write(paths: Sequence[str]) -> str:
     """Writes the index of new shards beside the first of them; returns its path.
 
-    It says nothing of times, so that it is the same for the same shards, and stays
-    valid when they are copied. Raises UserError (73) if it cannot be written.
+    It contains no times, so it is reproducible and stays valid for copies. Raises
+    `UserError` (73) on a failed write.
     """
     paths = [remote.fetch(path) for path in paths]
     place = index_path(paths)
@@ -193,9 +182,9 @@ def write(paths: Sequence[str]) -> str:
 
 
 def index_path(paths: Sequence[str], skip_damaged: bool = False) -> str:
-    """Where the index of shards is kept."""
+    """The path of the index of shards."""
     folder = os.path.dirname(os.path.abspath(paths[0]))
-    # Relative, so that the index goes with the shards when they are copied.
+    # Relative paths, which copied shards keep.
     names = "\n".join(os.path.relpath(path, folder) for path in paths)
     key = hashlib.sha256(names.encode()).hexdigest()[:16]
     kind = "sound" if skip_damaged else "all"
@@ -205,7 +194,7 @@ def index_path(paths: Sequence[str], skip_damaged: bool = False) -> str:
 def _scan_all(
     paths: list[str], sizes: list[tuple[int, int]], skip_damaged: bool
 ) -> np.ndarray:
-    """Makes the table of an index: header, a row per file, offsets file by file."""
+    """Makes the table of an index: header, a row per file, the offsets of each file."""
     rows, offsets, skipped = [], [], 0
     for path, (size, changed) in zip(paths, sizes, strict=True):
         found, damages = tfrecord.scan(path, skip_damaged)
@@ -224,7 +213,7 @@ def _scan_all(
 
 
 def _load(cache: str, sizes: list[tuple[int, int]]) -> np.ndarray | None:
-    """Maps a stored table; None if there is none, or it is of other or older files."""
+    """Maps a stored table; None if it is missing, damaged or of other shards."""
     try:
         table = np.memmap(cache, np.int64, mode="r")
     except (OSError, ValueError):
@@ -234,20 +223,20 @@ def _load(cache: str, sizes: list[tuple[int, int]]) -> np.ndarray | None:
         return None
     rows = table[_HEADER_FIELDS:rows_end].reshape(len(sizes), _FILE_FIELDS)
     now = np.array(sizes, np.int64)
-    # 0: it was made with the shards, or they are in a bucket, which knows when they
-    # were copied to it. Records that are read elsewhere fail their checksums.
+    # Time 0: made with the shards, or the shards are in a bucket, where times are those
+    # of the upload. Checksums of records find other contents of the same size.
     is_known = (rows[:, 1] > 0) & (now[:, 1] > 0)
-    if (rows[:, 0] != now[:, 0]).any() or (rows[:, 1] != now[:, 1])[is_known].any():
-        return None
-    if len(table) != rows_end + rows[:, 2].sum() + len(sizes):
-        return None
-    if _crc(table[_HEADER_FIELDS:]) != table[3]:
-        return None
-    return table
+    is_same = (
+        (rows[:, 0] == now[:, 0]).all()
+        and (rows[:, 1] == now[:, 1])[is_known].all()
+        and len(table) == rows_end + rows[:, 2].sum() + len(sizes)
+        and _crc(table[_HEADER_FIELDS:]) == table[3]
+    )
+    return table if is_same else None
 
 
 def _crc(body: np.ndarray) -> int:
-    """CRC-32C of an int64 array, without a second copy of it in memory."""
+    """CRC-32C of an int64 array, without a copy of it in memory."""
     crc = 0
     for start in range(0, len(body), 1 << 17):
         crc = google_crc32c.extend(crc, body[start : start + (1 << 17)].tobytes())
@@ -255,19 +244,19 @@ def _crc(body: np.ndarray) -> int:
 
 
 def read_manifest(directory: str | os.PathLike) -> dict | None:
-    """The manifest of a directory of shards, None where there is none."""
+    """The manifest of a directory of shards; None if there is none."""
     path = Path(remote.fetch_once(os.path.join(directory, MANIFEST)))
     if not path.is_file():
         return None
     advice = "Restore it or build the data again; without it shards are read as found."
     manifest = read_json(path, advice)
     if not manifest.keys() >= {"files", "max_seq_length", "vocab"}:
-        raise UserError(f"{path} describes no data set.\n{advice}", EXIT_DAMAGED)
+        raise UserError(f"{path} is not of a data set.\n{advice}", EXIT_DAMAGED)
     return manifest
 
 
 def manifest_sha256(pattern: str) -> dict[str, str]:
-    """The hash of the manifests beside shards, where there are any, as a setting."""
+    """The hash of the manifests beside shards, as a setting; {} if there are none."""
     names = (os.path.join(folder, MANIFEST) for folder in _folders_of(pattern))
     manifests = [Path(remote.fetch_once(name)) for name in names]
     found = b"".join(path.read_bytes() for path in manifests if path.is_file())
@@ -275,9 +264,10 @@ def manifest_sha256(pattern: str) -> dict[str, str]:
 
 
 def describe(data: str | list | dict) -> list[str]:
-    """What an hparam such as pretrain_tfrecords names, wherever it lies, as a setting.
+    """Describes data (files, bytes and weight of each set), independent of its place.
 
-    Of each data set how many files and bytes it has, and its weight.
+    Args:
+      data: the value of an hparam such as pretrain_tfrecords.
     """
     found = []
     for pattern in [data] if isinstance(data, str) else data:
@@ -287,23 +277,22 @@ def describe(data: str | list | dict) -> list[str]:
     return found
 
 
-def check_tokenizer(pattern: str, ours: TokenizerConfig) -> None:
+def check_tokenizer(pattern: str, expected: TokenizerConfig) -> None:
     """Raises `UserError` for data that were built with other tokenizer settings.
 
-    Nothing is wrong with their ids; but whatever is done with the model would read text
-    in another way than the data did.
+    The model would later read text in another way than its training data.
     """
     for folder in _folders_of(pattern):
-        told = (read_manifest(folder) or {}).get("tokenizer")
-        theirs = TokenizerConfig(**told) if told else ours
-        if theirs.equivalent(ours):
+        stored = (read_manifest(folder) or {}).get("tokenizer")
+        config = TokenizerConfig(**stored) if stored else expected
+        if config.equivalent(expected):
             continue
-        fitting = f'Set "do_lower_case": {json.dumps(theirs.do_lower_case)}'
-        if theirs.do_lower_case == ours.do_lower_case:
-            fitting = "Give the vocabulary the settings of the data"
+        advice = f'Set "do_lower_case": {json.dumps(config.do_lower_case)}'
+        if config.do_lower_case == expected.do_lower_case:
+            advice = "Give the vocabulary the settings of the data"
         raise UserError(
-            f"the data in {folder} were built {theirs},\nbut vocabulary and hparams "
-            f"ask for text that is {ours}.\n{fitting}, or build the data again."
+            f"the data in {folder} were built {config},\nbut vocabulary and hparams "
+            f"require text that is {expected}.\n{advice}, or build the data again."
         )
 
 
@@ -311,58 +300,47 @@ def _folders_of(pattern: str) -> list[str]:
     return sorted({os.path.dirname(path) for path in remote.expand(pattern)})
 
 
-# How often each token is in the data.
+# Token counts.
 
 TOKEN_COUNTS = "token_counts.txt"
 
 
 def count_tokens(input_ids: np.ndarray, input_mask: np.ndarray, vocab: Vocabulary):
-    """The counts of examples, int64 [V]."""
+    """Counts the tokens of examples other than special ones: int64 [V]."""
     counts = np.bincount(input_ids[input_mask > 0], minlength=len(vocab))
     counts[[vocab.pad_id, vocab.cls_id, vocab.sep_id, vocab.mask_id]] = 0
     return counts
 
 
-def write_token_counts(path: str, counts: np.ndarray) -> None:
-    """Writes counts, whole or not at all; `UserError` (73) if that fails."""
-    atomic_write(path, "".join(f"{n}\n" for n in counts.tolist()))
-
-
-def read_token_counts(path: str, vocab_size: int) -> np.ndarray:
-    """The counts in a file, int64 [vocab_size]; `UserError` (65) for other content."""
-    try:
-        with open(path, encoding="ascii") as f:
-            counts = np.array(f.read().split(), np.int64)
-        if len(counts) != vocab_size:
-            raise ValueError(f"{len(counts)} lines for {vocab_size} tokens")
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{path} is not the counts of {vocab_size} tokens: {error}.\nBuild the "
-            "data again with build_pretraining_dataset.py.",
-            EXIT_DAMAGED,
-        ) from None
-    return counts
-
-
 def token_count_files(pattern: str) -> list[str]:
-    """The files of counts beside the shards that a comma-separated list of globs names.
-
-    Raises `UserError`, saying how to get them, if one is missing.
-    """
-    folders = sorted({os.path.dirname(path) for path in remote.expand(pattern)})
-    found = [os.path.join(folder, TOKEN_COUNTS) for folder in folders]
+    """The files of token counts beside the shards; `UserError` if one is missing."""
+    found = [os.path.join(folder, TOKEN_COUNTS) for folder in _folders_of(pattern)]
     for path in found:
         if not os.path.isfile(remote.fetch_once(path)):
             raise UserError(
-                f"{path} not found: this run needs to know how often each token is in "
-                "the data.\nBuild the data again: "
-                "build_pretraining_dataset.py writes it beside manifest.json."
+                f"{path} not found: this run needs the count of each token in the data."
+                "\nBuild the data again with build_pretraining_dataset.py."
             )
     return found
 
 
 def token_counts_of(pattern: str, vocab_size: int) -> np.ndarray:
-    """The counts of all data that `pattern` names, int64 [vocab_size]."""
-    return sum(
-        read_token_counts(path, vocab_size) for path in token_count_files(pattern)
-    )
+    """The sum of the token counts of all data that `pattern` matches: int64 [V].
+
+    Raises `UserError` (65) for a damaged file.
+    """
+    total = np.zeros(vocab_size, np.int64)
+    for path in token_count_files(pattern):
+        try:
+            with open(path, encoding="ascii") as f:
+                counts = np.array(f.read().split(), np.int64)
+            if len(counts) != vocab_size:
+                raise ValueError(f"{len(counts)} lines for {vocab_size} tokens")
+        except ValueError as error:
+            raise UserError(
+                f"{path} is not the counts of {vocab_size} tokens: {error}.\nBuild the "
+                "data again with build_pretraining_dataset.py.",
+                EXIT_DAMAGED,
+            ) from None
+        total += counts
+    return total

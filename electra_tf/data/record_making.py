@@ -1,37 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text -> framed records: what one process does with its share of a corpus."""
+"""Text -> framed records, for one process of a build."""
 
+import dataclasses
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from electra_tf.data import record_index, tfrecord
-from electra_tf.data.filters import MAX_DOCUMENT_CHARS, Filters, UnitVerdicts, Verdicts
+from electra_tf.data.filters import MAX_DOCUMENT_CHARS, Filters, Verdicts
 from electra_tf.text.tokenization import Tokenizer
-from electra_tf.text.units import Corpus, Reading, Unit, read_unit
+from electra_tf.text.units import Reading, Unit, read_unit
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 
-_BATCH_BYTES = 1 << 20  # text that is tokenised at a time
-
-_SAMPLED_UNITS = 4
-_COMPRESSED_RATIO = 3.5  # bytes of text in a byte of a compressed file, about
+_BATCH_CHARS = 1 << 20  # of text to tokenise at once
 
 
 class BuildSettings(NamedTuple):
-    """What examples are made of the text.
+    """The settings of a build.
 
     Attributes:
         vocab_file: path of the vocabulary.
         tokenizer: how text is normalised.
         max_seq_length: tokens of an example, with [CLS] and [SEP].
-        blanks_separate_docs: a blank line ends a document, not only the file; None:
-          of lines one does, of records none.
+        blanks_separate_docs: whether blank lines separate documents; None: in text
+          files, but not in records.
         seed: of the random numbers.
         reading: how the text is read.
-        filters: which of it is used.
+        filters: which documents and lines are used.
     """
 
     vocab_file: str
@@ -44,17 +42,17 @@ class BuildSettings(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """What went in and came out, of a part of the corpus or of all of it.
+    """Counts of a part of the corpus, or of all of it.
 
     Attributes:
-        examples: records written.
-        texts: files, members of archives or documents; of a long file, its pieces.
-        lines: with the blank ones.
+        examples: number of records.
+        texts: files, members of archives, documents, or pieces of long files.
+        lines: including blank ones.
         tokens: in the text.
-        tokens_kept: of those, in examples.
-        text_bytes: read.
-        replaced_bytes: not UTF-8, and therefore left out.
-        replaced_in: those bytes by file.
+        tokens_kept: tokens of the text in examples.
+        text_bytes: size of the text.
+        replaced_bytes: bytes that are not UTF-8 and were left out.
+        replaced_in: the same by file.
         dropped: documents and lines that filters left out, by filter.
     """
 
@@ -74,124 +72,114 @@ class Counts(NamedTuple):
         return Counts(*sums, *(dict(Counter(a) + Counter(b)) for a, b in pairs))
 
     def in_json(self) -> dict[str, Any]:
-        """For the manifest, which says of filters only where there are any."""
-        found = self._asdict()
+        """As in the manifest, where `dropped` is optional."""
+        counts = self._asdict()
         if not self.dropped:
-            del found["dropped"]
-        return found
+            del counts["dropped"]
+        return counts
 
 
+@dataclasses.dataclass
 class RecordMaker:
     """Turns units into framed records.
 
     Args:
-      is_only_unit: the unit is all of the corpus.
-      verdicts: what a comparison of all documents said, if there was one.
+      is_only_unit: whether the corpus has a single unit.
+      verdicts_of: for filters that compare documents, `filters.verdicts_of` a unit.
     """
 
-    def __init__(
-        self,
-        settings: BuildSettings,
-        is_only_unit: bool,
-        verdicts: Verdicts | None = None,
-    ):
-        self._settings = settings
-        self._verdicts = verdicts
-        self._is_only_unit = is_only_unit
-        self.vocab = Vocabulary.load(settings.vocab_file)
-        self._tokenizer = Tokenizer(self.vocab, *settings.tokenizer)
+    settings: BuildSettings
+    is_only_unit: bool
+    verdicts_of: Callable[[Unit], Verdicts] | None = None
+
+    def __post_init__(self):
+        self.vocab = Vocabulary.load(self.settings.vocab_file)
+        self._tokenizer = Tokenizer(self.vocab, *self.settings.tokenizer)
         self.token_counts = np.zeros(len(self.vocab), np.int64)
 
     def records(self, unit: Unit) -> Iterator[tuple[list[bytes], Counts]]:
-        """Yields the records of a unit, in blocks, with what each block counts.
+        """Yields the records of a unit in blocks, with the counts of each block.
 
-        `token_counts` (int64 [V]) grows by the tokens of each block.
+        Adds the tokens of each block to `token_counts` (int64 [V]).
         """
-        settings = self._settings
-        rng = rng_of(unit, settings.seed, self._is_only_unit)
+        settings = self.settings
+        rng = _rng_of(unit, settings.seed, self.is_only_unit)
         builder = ExampleBuilder(self.vocab, settings.max_seq_length, rng)
         batches = _line_batches(unit, settings)
         if settings.filters != Filters():
-            own = self._verdicts and self._verdicts.of(unit)
-            batches = _filtered(batches, settings.filters, own)
+            verdicts = self.verdicts_of and self.verdicts_of(unit)
+            batches = _filtered(batches, settings.filters, verdicts)
         for lines, is_blank, counts in batches:
             ids, row_splits = self._tokenizer.tokenize_lines(lines)
             examples = builder.add_lines(ids, row_splits, is_blank)
-            records = tfrecord.encode_examples(
-                examples.input_ids, examples.input_mask, examples.segment_ids
-            )
-            self.token_counts += record_index.count_tokens(
-                examples.input_ids, examples.input_mask, self.vocab
-            )
-            mask, segments = examples.input_mask, examples.segment_ids
+            input_ids, mask, segments, _ = examples
+            records = tfrecord.encode_examples(input_ids, mask, segments)
+            self.token_counts += record_index.count_tokens(input_ids, mask, self.vocab)
             num_special = 2 * len(mask) + int(segments.any(axis=1).sum())
             counts = counts._replace(
                 examples=len(records),
                 tokens=len(ids),
-                tokens_kept=int(mask.sum()) - num_special,  # without [CLS] and [SEP]
+                tokens_kept=int(mask.sum()) - num_special,
             )
             yield [*map(tfrecord.frame, records)], counts
 
 
-def rng_of(unit: Unit, seed: int, is_only_unit: bool) -> random.Random:
+def _rng_of(unit: Unit, seed: int, is_only_unit: bool) -> random.Random:
     """The random numbers of a unit.
 
-    A corpus of a single file has those of `random.seed(seed)`, which makes it equal to
-    what the original program builds from that file after that call.
+    Those of a single file are the original program's after `random.seed(seed)`, so the
+    examples are the same.
     """
     if is_only_unit:
         return random.Random(seed)
-    # Bytes seed as text does, and names of files need not be UTF-8.
+    # Names of files need not be UTF-8; bytes give the same seed as text.
     return random.Random(f"{seed}/{unit.stream}".encode("utf-8", "surrogateescape"))
 
 
 def _line_batches(
     unit: Unit, settings: BuildSettings
 ) -> Iterator[tuple[list[str], list[bool], Counts]]:
-    """Yields lines, which of them end a document, and their counts, in batches.
+    """Yields batches: lines, whether each is a blank that ends a document, counts.
 
-    Every text ends with a blank line of its own.
+    A blank line is added at the end of every text.
     """
     lines: list[str] = []
     is_blank: list[bool] = []
-    counts = Counts()
+    counts, num_chars = Counts(), 0
     for reader in read_unit(unit, settings.reading):
         blanks_separate_docs = settings.blanks_separate_docs
         if blanks_separate_docs is None:
             blanks_separate_docs = not reader.is_record
-        read = replaced = 0
         for block in reader:
-            counts = counts._replace(
-                lines=counts.lines + len(block),
-                text_bytes=counts.text_bytes + reader.num_bytes - read,
-            )
-            if new := reader.num_replaced - replaced:
-                counts = counts.plus(
-                    Counts(replaced_bytes=new, replaced_in={reader.name: new})
-                )
-            read, replaced = reader.num_bytes, reader.num_replaced
+            counts = counts._replace(lines=counts.lines + len(block))
             blank = [not line.strip() for line in block]
             if not blanks_separate_docs:
                 block = [line for line, b in zip(block, blank, strict=True) if not b]
                 blank = [False] * len(block)
             lines += block
             is_blank += blank
-            if counts.text_bytes >= _BATCH_BYTES:
+            num_chars += sum(map(len, block))
+            if num_chars >= _BATCH_CHARS:
                 yield lines, is_blank, counts
-                lines, is_blank, counts = [], [], Counts()
+                lines, is_blank, counts, num_chars = [], [], Counts(), 0
         lines.append("")
         is_blank.append(True)
-        counts = counts._replace(texts=counts.texts + 1)
+        counts = counts._replace(
+            texts=counts.texts + 1, text_bytes=counts.text_bytes + reader.num_bytes
+        )
+        if num := reader.num_replaced:
+            replaced = Counts(replaced_bytes=num, replaced_in={reader.name: num})
+            counts = counts.plus(replaced)
     yield lines, is_blank, counts
 
 
 def _pieces(
     batches: Iterator[tuple[list[str], list[bool], Counts]],
 ) -> Iterator[tuple[list[tuple[list[str], bool, bool]], Counts]]:
-    """Puts the lines of batches together to documents; long ones come in pieces.
+    """Joins the lines of batches to documents, or to pieces of long documents.
 
-    Yields for each batch its pieces, (lines, whether their document began before,
-    whether it ends), and its counts.
+    Yields for each batch its counts and pieces: (lines, whether the piece continues a
+    document, whether it ends the document).
     """
     held: list[str] = []
     chars, is_continued = 0, False
@@ -211,9 +199,9 @@ def _pieces(
 def _filtered(
     batches: Iterator[tuple[list[str], list[bool], Counts]],
     filters: Filters,
-    verdicts: UnitVerdicts | None,
+    verdicts: Verdicts | None,
 ) -> Iterator[tuple[list[str], list[bool], Counts]]:
-    """Leaves out of batches of lines what the filters do not let through."""
+    """Removes the documents and lines that the filters reject."""
     for pieces, counts in _pieces(batches):
         kept: list[str] = []
         ends: list[bool] = []
@@ -238,9 +226,9 @@ def _filtered(
 
 
 def scan(unit: Unit, settings: BuildSettings) -> Iterator[list[str]]:
-    """Yields the documents of a unit that its other filters let through.
+    """Yields the documents of a unit for `filters.compare`, in their order.
 
-    They are those that `filters.compare` compares, and its verdicts are in their order.
+    These are the documents that pass the other filters.
     """
     for pieces, _ in _pieces(_line_batches(unit, settings)):
         for piece, is_continued, _ in pieces:
@@ -248,37 +236,16 @@ def scan(unit: Unit, settings: BuildSettings) -> Iterator[list[str]]:
                 yield piece
 
 
-def sample_output(text: Corpus, settings: BuildSettings) -> float:
-    """Estimates the bytes of all records from a sample of the text."""
-    maker = RecordMaker(settings, len(text.units) == 1)
-    chosen = np.linspace(0, len(text.units) - 1, _SAMPLED_UNITS).round().astype(int)
-    read = written = 0.0
-    for index in sorted(set(chosen.tolist())):
-        unit = text.units[index]
-        text_bytes = 0
-        for records, counts in maker.records(unit):
-            written += sum(map(len, records))
-            text_bytes += counts.text_bytes
-            if text_bytes >= _BATCH_BYTES:
-                ratio = _COMPRESSED_RATIO if unit.is_compressed else 1
-                read += min(unit.weight, text_bytes / ratio)
-                break
-        else:
-            read += unit.weight
-    total = sum(unit.weight for unit in text.units)
-    return total * written / max(1.0, read)
-
-
 # Examples.
 
-# How often an example has one segment only, as in tasks with single sentences.
+# The share of examples with a single segment, as in tasks with single sentences.
 _SINGLE_SEGMENT_PROB = 0.1
 _NO_TARGET = 100_000
 
-# How often an example is begun with a random length in mind, so that short texts are
-# no surprise to the model; from how many tokens on.
+# The share of examples with a random target length, so that the model also sees short
+# texts; the least such length.
 _RANDOM_LENGTH_PROB = 0.05
-MIN_LENGTH = 5
+_MIN_LENGTH = 5
 
 
 class Examples(NamedTuple):
@@ -288,8 +255,7 @@ class Examples(NamedTuple):
         input_ids: int32 [n, L], [CLS] first segment [SEP] second segment [SEP].
         input_mask: uint8 [n, L], 1 at tokens and 0 at padding.
         segment_ids: uint8 [n, L], 1 at the second segment and its [SEP].
-        emitted_at: int64 [n], index of the line that completed the example; the number
-            of lines where the end of the text did.
+        emitted_at: int64 [n], index of the line that completed the example.
     """
 
     input_ids: np.ndarray
@@ -298,21 +264,12 @@ class Examples(NamedTuple):
     emitted_at: np.ndarray
 
 
-class _Segments(NamedTuple):
-    """One example as ranges of token positions, trimmed to what fits."""
-
-    first: list[list[int]]
-    second: list[list[int]]
-    num_first: int
-    num_second: int
-
-
 class ExampleBuilder:
     """Packs lines into examples of at most `max_length` tokens.
 
-    Consecutive lines are collected until they fill an example, or a document ends.
-    Text beyond an example's length is dropped, as in the original: lines much longer
-    than `max_length` tokens lose their ends.
+    Consecutive lines are collected until they fill an example or the document ends.
+    Text beyond the length of an example is dropped, as in the original: lines much
+    longer than `max_length` tokens lose their ends.
     """
 
     def __init__(self, vocab: Vocabulary, max_length: int, rng: random.Random):
@@ -320,29 +277,28 @@ class ExampleBuilder:
         self._max_length = max_length
         self._random = rng
         self._target_length = max_length
-        self._pending = np.zeros(0, np.int32)  # ids of the lines not yet used
-        self._pending_ends: list[int] = []  # where each of those lines ends
+        self._pending = np.zeros(0, np.int32)  # ids of unused lines
+        self._pending_ends: list[int] = []  # the end of each of those lines
 
     def add_lines(
         self, ids: np.ndarray, row_splits: np.ndarray, is_blank: Sequence[bool]
     ) -> Examples:
-        """Adds lines; a blank one ends the document. Returns what they completed.
+        """Adds lines; a blank one ends the document. Returns completed examples.
 
         Args:
           ids: int32 [number of tokens], of all lines.
-          row_splits: int [n + 1], where each line's ids begin and end.
-          is_blank: [n]; a line may also have no tokens without being blank.
+          row_splits: int [n + 1], the start of each line's ids, and the end.
+          is_blank: [n]; lines without tokens need not be blank.
         """
-        offset = len(self._pending)
         ids = np.concatenate([self._pending, ids])
-        ends = (row_splits[1:] + offset).tolist()
+        ends = (row_splits[1:] + len(self._pending)).tolist()
         current = self._pending_ends
-        start = 0  # of the first line of the example being collected
+        start = 0  # of the first line of the current example
         position = current[-1] if current else 0
-        finished: list[_Segments] = []
+        segments: list[tuple[np.ndarray, np.ndarray]] = []
         emitted_at: list[int] = []
         for line, (end, blank) in enumerate(zip(ends, is_blank, strict=True)):
-            # Lines without tokens change nothing, so they are not even collected.
+            # Lines without tokens have no effect on examples.
             if end > position:
                 current.append(end)
                 position = end
@@ -350,27 +306,28 @@ class ExampleBuilder:
             else:
                 complete = blank and current
             if complete:
-                finished.append(self._split(start, current))
+                segments.append(self._split(ids, start, current))
                 emitted_at.append(line)
                 current = []
                 start = position
         self._pending = ids[start:].copy()
         self._pending_ends = [end - start for end in current]
-        return self._assemble(ids, finished, emitted_at)
+        return self._assemble(segments, emitted_at)
 
-    def _split(self, start: int, ends: list[int]) -> _Segments:
-        """Deals lines, tokens `start` to `ends`, to the two segments.
+    def _split(
+        self, ids: np.ndarray, start: int, ends: list[int]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Distributes lines between the two segments, and trims these to the length.
 
-        A line joins the first segment if that is empty, or stays shorter than half of
-        the example with it, or by the toss of a coin when it is the one to cross that.
+        A line joins the first segment if that is empty or remains shorter than half of
+        the example; the line that crosses the half joins it with probability 0.5.
         """
         draw = self._random.random
         if draw() < _SINGLE_SEGMENT_PROB:
             half = _NO_TARGET
         else:
             half = (self._target_length - 3) // 2  # without [CLS] and two [SEP]
-        first: list[list[int]] = []
-        second: list[list[int]] = []
+        first, second = [], [ids[:0]]
         num_first = num_second = 0
         for end in ends:
             length = end - start
@@ -379,42 +336,36 @@ class ExampleBuilder:
                 or num_first + length < half
                 or (num_second == 0 and num_first < half and draw() < 0.5)
             ):
-                ranges = first
+                first.append(ids[start:end])
                 num_first += length
             else:
-                ranges = second
+                second.append(ids[start:end])
                 num_second += length
-            if ranges and ranges[-1][1] == start:
-                ranges[-1][1] = end
-            else:
-                ranges.append([start, end])
             start = end
         if draw() < _RANDOM_LENGTH_PROB:
-            self._target_length = self._random.randint(MIN_LENGTH, self._max_length)
+            self._target_length = self._random.randint(_MIN_LENGTH, self._max_length)
         else:
             self._target_length = self._max_length
         num_first = min(num_first, self._max_length - 2)
-        num_second = min(num_second, max(0, self._max_length - num_first - 3))
-        return _Segments(first, second, num_first, num_second)
+        room = max(0, self._max_length - num_first - 3)
+        return np.concatenate(first)[:num_first], np.concatenate(second)[:room]
 
     def _assemble(
-        self, ids: np.ndarray, examples: list[_Segments], emitted_at: list[int]
+        self, segments: list[tuple[np.ndarray, np.ndarray]], emitted_at: list[int]
     ) -> Examples:
-        """Fills the arrays of the examples."""
-        input_ids = np.zeros((len(examples), self._max_length), np.int32)
-        for row, example in zip(input_ids, examples, strict=True):
-            _copy(ids, example.first, row, 1, example.num_first)
-            if example.num_second:
-                begin = example.num_first + 2
-                _copy(ids, example.second, row, begin, example.num_second)
-        num_first = np.array([e.num_first for e in examples], np.int64)[:, None]
-        num_second = np.array([e.num_second for e in examples], np.int64)[:, None]
+        count, length = len(segments), self._max_length
+        sizes = np.array([[*map(len, pair)] for pair in segments], np.int64)
+        num_first, num_second = sizes.reshape(count, 2, 1).swapaxes(0, 1)  # [n, 1]
         total = num_first + 2 + num_second + (num_second > 0)
-        position = np.arange(self._max_length)
-        rows = np.arange(len(examples))
+        input_ids = np.zeros((count, length), np.int32)
+        for row, (first, second) in zip(input_ids, segments, strict=True):
+            row[1 : 1 + len(first)] = first
+            row[len(first) + 2 :][: len(second)] = second
+        rows = np.arange(count)
         input_ids[rows, 0] = self._cls_id
         input_ids[rows, num_first[:, 0] + 1] = self._sep_id
         input_ids[rows, total[:, 0] - 1] = self._sep_id
+        position = np.arange(length)
         input_mask = position < total
         segment_ids = (position > num_first + 1) & input_mask
         return Examples(
@@ -423,16 +374,3 @@ class ExampleBuilder:
             segment_ids.view(np.uint8),
             np.array(emitted_at, np.int64),
         )
-
-
-def _copy(
-    ids: np.ndarray, ranges: list[list[int]], row: np.ndarray, begin: int, count: int
-) -> None:
-    """Copies the first `count` ids of `ranges` to `row[begin:]`."""
-    for start, end in ranges:
-        length = min(end - start, count)
-        row[begin : begin + length] = ids[start : start + length]
-        begin += length
-        count -= length
-        if not count:
-            break

@@ -4,9 +4,9 @@
 A TFRecord file is a sequence of records: length (uint64, little endian), masked CRC-32C
 of the length, data, masked CRC-32C of the data. The data is a serialised
 `tf.train.Example` with the int64 features input_ids, input_mask and segment_ids, as the
-original writes them. TensorFlow is not needed here: protobuf objects for every example
-would cost more time than everything else that building does, and TensorFlow's own
-reader neither names the record that is damaged nor survives a forged length.
+original writes them. This module works without TensorFlow: protobuf objects would take
+longer than the rest of a build, and TensorFlow's reader neither names the damaged
+record nor survives a forged length.
 """
 
 import functools
@@ -29,7 +29,7 @@ _HEADER = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
 _CRC_MASK_DELTA = 0xA282EAD8
 
-# Ids take at most three bytes as varints; no vocabulary comes near.
+# The largest id that is a varint of three bytes; vocabularies are much smaller.
 MAX_ID = (1 << 21) - 1
 
 
@@ -61,7 +61,7 @@ def varint(value: int) -> bytes:
 
 
 def _entry_prefix(name: str, payload_bytes: int) -> bytes:
-    """What precedes the packed values of one feature in `Features.feature`."""
+    """The bytes before the packed values of a feature in `Features.feature`."""
     # Int64List.value (packed) < Feature.int64_list < map value < map entry.
     prefix = b"\x0a" + varint(payload_bytes)
     for tag in (b"\x1a", b"\x12"):
@@ -86,7 +86,7 @@ def encode_examples(
 ) -> list[bytes]:
     """Serialises examples [n, L] as n `tf.train.Example`s.
 
-    Byte for byte what protobuf makes of features added in the order of `FEATURES`.
+    Byte for byte as protobuf serialises features in the order of `FEATURES`.
     `input_ids` are 0..MAX_ID, the other two 0 or 1.
     """
     count, length = input_ids.shape
@@ -94,11 +94,11 @@ def encode_examples(
         return []
     if input_ids.min() < 0 or input_ids.max() > MAX_ID:
         raise ValueError(f"ids must be within 0..{MAX_ID}")
-    # Ids of 0 at the end, the padding, are bytes of 0: only the ids before are encoded.
+    # Padding (id 0) is encoded as bytes of 0, so only the ids before it are converted.
     positions = np.arange(1, length + 1, dtype=np.int32)
     lengths = np.max(positions * (input_ids != 0), axis=1)
     ids = input_ids[positions <= lengths[:, None]]
-    varints, ends = _encodevarints(ids, np.cumsum(lengths))
+    varints, ends = _encode_varints(ids, np.cumsum(lengths))
     masks = input_mask.astype(np.uint8).tobytes()
     segments = segment_ids.astype(np.uint8).tobytes()
     padding = bytes(length)
@@ -115,8 +115,8 @@ def encode_examples(
     return records
 
 
-def _encodevarints(ids: np.ndarray, ends: np.ndarray) -> tuple[bytes, list[int]]:
-    """Encodes ids [n] as varints; `ends`, positions in ids, become those of bytes."""
+def _encode_varints(ids: np.ndarray, ends: np.ndarray) -> tuple[bytes, list[int]]:
+    """Encodes ids [n] as varints; converts `ends` from ids to bytes."""
     ids = ids.astype(np.uint32)
     sizes = 1 + (ids > 0x7F).astype(np.int64) + (ids > 0x3FFF)
     after = np.concatenate([[0], np.cumsum(sizes)])
@@ -137,12 +137,12 @@ def _encodevarints(ids: np.ndarray, ends: np.ndarray) -> tuple[bytes, list[int]]
 
 
 class Damage(NamedTuple):
-    """A place in a TFRecord file that cannot be read.
+    """A damaged record of a TFRecord file.
 
     Attributes:
-        record: number of the record in its file, counted from 0 over what is there.
-        offset: byte at which the record starts.
-        reason: what is wrong with it.
+        record: its number in the file, from 0.
+        offset: byte at which it starts.
+        reason: description of the damage.
     """
 
     record: int
@@ -152,49 +152,22 @@ class Damage(NamedTuple):
 
 def damaged(path: str, damage: Damage) -> UserError:
     """The error for a damaged record, exit code 65."""
-    other = ""
-    if not damage.offset:
-        other = " A file of another kind, or compressed, looks like this, too."
+    hint = " Is it a TFRecord file, uncompressed?" if not damage.offset else ""
     return UserError(
         f"{path}: record {damage.record} at byte {damage.offset} is damaged: "
-        f"{damage.reason}.{other}\nRestore the file, build the data again, or leave "
+        f"{damage.reason}.{hint}\nRestore the file, build the data again, or leave "
         'such records out: "on_bad_record": "skip".',
         EXIT_DAMAGED,
     )
 
 
-def _header_problem(header: bytes, bytes_left: int) -> str | None:
-    """Says what is wrong with a record's first 12 bytes, None if nothing is.
-
-    `bytes_left` counts from the start of the record. A length beyond the end of the
-    file, even under a correct checksum, must never reach TensorFlow's reader: it
-    allocates that much.
-    """
-    if len(header) < HEADER_BYTES:
-        return f"the file ends within the record's {HEADER_BYTES} header bytes"
-    length, crc = _HEADER.unpack(header)
-    if masked_crc(header[:8]) != crc:
-        return "the checksum of its length is wrong"
-    if length + FRAME_BYTES > bytes_left:
-        return f"it claims {length} bytes, but the file has {bytes_left} left"
-    return None
-
-
-def _data_problem(record: bytes) -> str | None:
-    """Says what is wrong with a framed record whose header is sound."""
-    length = _HEADER.unpack_from(record)[0]
-    end = HEADER_BYTES + length
-    if len(record) < end + 4:
-        return "the file is shorter than it was when its records were counted"
-    if masked_crc(record[HEADER_BYTES:end]) != _CRC.unpack_from(record, end)[0]:
-        return "the checksum of its data is wrong"
-    return None
-
-
 def are_sound(framed: list[bytes], records: list[bytes]) -> np.ndarray:
-    """Which framed records are `records` with right lengths and checksums: bool [n].
+    """Whether framed records have the right length and checksum: bool [n].
 
-    Those of a batch are compared at once, which is faster than one by one.
+    Faster for a batch than `problem_at` for each record.
+
+    Args:
+      records: the same records without frames.
     """
     lengths = [int.from_bytes(record[:8], "little") for record in framed]
     right = np.array(lengths, np.uint64) == np.array(list(map(len, records)), np.uint64)
@@ -210,13 +183,13 @@ def scan(
     """Finds the records of a TFRecord file by stepping over their lengths.
 
     Args:
-      skip_damaged: check the data of every record too, and step over what is damaged to
-        the next sound record; otherwise the data is left to who reads it.
+      skip_damaged: also check the data of every record, and continue after damage with
+        the next sound record.
 
-    Returns: the offsets of the records with the file's size behind them, int64 [n + 1],
-      and what was stepped over.
+    Returns: the offsets of the records and the size of the file, int64 [n + 1], and the
+      skipped records.
 
-    Raises UserError (exit code 65) at the first damage, unless `skip_damaged`.
+    Raises `UserError` (65) at the first damage, unless `skip_damaged`.
     """
     path = os.fspath(path)
     size = os.path.getsize(path)
@@ -236,7 +209,7 @@ def scan(
             if not skip_damaged:
                 raise damaged(path, damage)
             skipped.append(damage)
-            # Two checksums agree by chance once in 2^64 bytes.
+            # Both checksums match by chance once in 2^64 bytes.
             rest = range(position + 1, size)
             sound = (p for p in rest if problem_at(m, p, size) is None)
             position = next(sound, size)
@@ -246,10 +219,25 @@ def scan(
 def problem_at(
     data: bytes | mmap.mmap, position: int, size: int, check_data: bool = True
 ) -> str | None:
-    """Says what is wrong with the record that begins at a position of `size` bytes."""
+    """Describes the damage of a record in a file of `size` bytes; None if sound.
+
+    A length beyond the end of the file, even with a correct checksum, must never reach
+    TensorFlow's reader, which would allocate that much.
+    """
     header = data[position : position + HEADER_BYTES]
-    problem = _header_problem(header, size - position)
-    if problem or not check_data:
-        return problem
-    end = position + FRAME_BYTES + _HEADER.unpack(header)[0]
-    return _data_problem(data[position:end])
+    if len(header) < HEADER_BYTES:
+        return f"the file ends within the record's {HEADER_BYTES} header bytes"
+    length, crc = _HEADER.unpack(header)
+    if masked_crc(header[:8]) != crc:
+        return "the checksum of its length is wrong"
+    left = size - position
+    if length + FRAME_BYTES > left:
+        return f"it claims {length} bytes, but the file has {left} left"
+    if not check_data:
+        return None
+    record = data[position + HEADER_BYTES : position + FRAME_BYTES + length]
+    if len(record) < length + 4:
+        return "the file is shorter than it was when its records were counted"
+    if masked_crc(record[:-4]) != _CRC.unpack_from(record, length)[0]:
+        return "the checksum of its data is wrong"
+    return None

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains a WordPiece vocabulary: counts words as our tokenizer sees them, then learns.
+"""Training of a WordPiece vocabulary on counted words.
 
-The `tokenizers` library learns the wordpieces. It gets counted words, split and
-normalised by our own basic tokenizer, rather than text: its own BertNormalizer is close
-to the original's but not equal (final sigma, newer Unicode, controls), and a vocabulary
-should not hold pieces that our tokenizer can never ask for. Two things about it are
-arranged here so that the same corpus always gives the same vocabulary: it numbers the
-pieces "##x" in the order of a randomly seeded hash table, unless they are given first;
-and it cuts an alphabet among equally frequent characters at random, unless it is cut
-before.
+The `tokenizers` library learns the wordpieces. Its input is words that our basic
+tokenizer split and normalised: the library's BertNormalizer differs from the original's
+in details (final sigma, newer Unicode, controls), and the vocabulary should not contain
+pieces that our tokenizer cannot produce. To make the result reproducible, the pieces
+"##x" and the alphabet are given: the library would number the pieces in the order of a
+randomly seeded hash table, and choose among equally frequent characters at random.
 """
 
 import contextlib
@@ -42,13 +40,13 @@ from electra_tf.text.vocabulary import (
     write_tokens,
 )
 
-# Bounds of memory, some 100 bytes a word. Beyond them the rarest words are forgotten.
+# Memory limits, some 100 bytes per word. Beyond them the rarest words are dropped.
 _MAX_WORDS = 2_000_000
 _MAX_RAW_WORDS = 500_000
 _MAX_RAW_CHARS = 64 << 20
 
-# The library takes text, not counts: a word is repeated as often as it was counted.
-# Counts that add up to more are scaled down.
+# The library takes text, not counts, so words are repeated; larger sums of counts are
+# scaled down.
 _MAX_REPEATED = 20_000_000
 _REPEATED_AT_ONCE = 1000
 
@@ -56,13 +54,13 @@ _PUNCTUATION = unicode_classes.code_points(unicode_classes.PUNCTUATION)
 
 
 class WordCounts(NamedTuple):
-    """How often each word was seen.
+    """Counts of words.
 
     Attributes:
         words: normalised word -> count.
         replaced_in: bytes that were not UTF-8 and were left out, by file.
-        num_forgotten: occurrences of rare words that were dropped to bound memory.
-        num_too_long: occurrences of words that are too long for any tokenizer here.
+        num_forgotten: occurrences of rare words that were dropped to limit memory.
+        num_too_long: occurrences of words that are too long for the tokenizer.
     """
 
     words: Counter
@@ -71,20 +69,13 @@ class WordCounts(NamedTuple):
     num_too_long: int = 0
 
 
-class Trained(NamedTuple):
-    """A vocabulary's tokens; the last `num_padding` are [unusedN] to fill it up."""
-
-    tokens: list[str]
-    num_padding: int
-
-
 def count(
     text: Corpus, config: TokenizerConfig, reading: Reading, output: str, runner: Runner
 ) -> WordCounts:
-    """Counts the words of a corpus; the runner has no influence on the result.
+    """Counts the words of a corpus; the runner does not affect the result.
 
-    The counts of its parts gather in `<output>.<letters>.counts`, from which the same
-    call resumes if it is interrupted, and are summed in their order.
+    The counts of parts of the corpus are files in `<output>.<letters>.counts`, from
+    which the same call resumes after an interruption.
     """
     settings = {"corpus": text.facts(), "counted": [config, reading]}
     digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()
@@ -98,11 +89,11 @@ def count(
         folder.begin()
         parts = units.portions(text.units)
         sizes = [sum(unit.weight for unit in part) for part in parts]
-        work = functools.partial(_count, config, reading)
+        work = functools.partial(_count_part, config, reading)
         tasks = [*enumerate(parts)]
         job.run(folder, Job("count_words", work, tasks, sizes), runner)
         total = total_of(
-            _read(os.path.join(path, job_folder.OWN, _file(number)))
+            _read_counts(os.path.join(path, job_folder.OWN, _counts_file(number)))
             for number in range(len(parts))
         )
         folder.discard("count_words", len(parts))
@@ -111,29 +102,29 @@ def count(
     return total
 
 
-def _file(number: int) -> str:
+def _counts_file(number: int) -> str:
     return f".words-{number:05d}.json"
 
 
-def _count(
+def _count_part(
     config: TokenizerConfig, reading: Reading, task: tuple[int, list], folder: str
 ) -> dict[str, Any]:
     number, part = task
     documents = (document for u in part for document in read_unit(Unit(*u), reading))
     counts = count_documents(documents, config)
-    with open(os.path.join(folder, _file(number)), "w", encoding="utf-8") as f:
+    with open(os.path.join(folder, _counts_file(number)), "w", encoding="utf-8") as f:
         json.dump(counts, f)
     return {}
 
 
-def _read(path: str) -> WordCounts:
+def _read_counts(path: str) -> WordCounts:
     with open(path, encoding="utf-8") as f:
         words, replaced_in, *numbers = json.load(f)
     return WordCounts(Counter(words), Counter(replaced_in), *numbers)
 
 
 def total_of(parts: Iterable[WordCounts]) -> WordCounts:
-    """The sum of counts, in their order."""
+    """The sum of counts; the order matters if rare words are dropped."""
     words, replaced_in = Counter(), Counter()
     num_forgotten = num_too_long = 0
     for part in parts:
@@ -154,7 +145,7 @@ def count_documents(
 def _pieces(
     documents: Iterable[corpus.TextReader], config: TokenizerConfig
 ) -> Iterator[WordCounts]:
-    """Counts of pieces of bounded size, each distinct word of them normalised once."""
+    """Counts of pieces of limited size, each distinct word normalised once."""
     raw, replaced_in, raw_chars = Counter(), Counter(), 0
     for document in documents:
         for lines in document:
@@ -196,20 +187,21 @@ def train(
     vocab_size: int,
     min_frequency: int = 2,
     num_unused: int = 0,
-) -> Trained:
+) -> tuple[list[str], int]:
     """Learns wordpieces from counted words.
 
     Args:
-        words: normalised word -> count, as they are counted here.
+        words: normalised word -> count.
         config: how they were normalised.
-        vocab_size: how many tokens to return, exactly.
-        min_frequency: how often two pieces must stand side by side to become one.
-        num_unused: how many [unusedN] to have after the special tokens, for later use.
+        vocab_size: exact number of tokens.
+        min_frequency: how often two adjacent pieces must occur to be joined.
+        num_unused: number of tokens [unusedN] after the special tokens, for later use.
 
     Returns:
-        Special tokens, unused ones, characters, pieces "##x" of one character, longer
-        pieces in the order they were learned, none of them too long to be exported.
-        Printable ASCII is always spelled, so that no plain English word is [UNK].
+        tokens: special tokens, unused ones, characters (printable ASCII always, so that
+          plain English words are not [UNK]), pieces "##x" of one character, longer
+          pieces in the order of learning, none of them too long to be exported.
+        num_padding: number of further tokens [unusedN] at the end.
     """
     import tokenizers
 
@@ -218,12 +210,12 @@ def train(
     chars, inner = _alphabet(words, config, min_frequency, room)
     inner_pieces = [f"##{c}" for c in inner]
     tokens = [*SPECIAL_TOKENS, *unused, *chars, *inner_pieces]
-    wanted = asked = vocab_size - len(tokens)
+    wanted = requested = vocab_size - len(tokens)
     scale = max(1.0, sum(words.values()) / _MAX_REPEATED)
     short = {*SPECIAL_TOKENS, *chars, *inner_pieces}
     while True:
         trainer = tokenizers.trainers.WordPieceTrainer(
-            vocab_size=len(short) + asked,
+            vocab_size=len(short) + requested,
             min_frequency=max(1, round(min_frequency / scale)),
             special_tokens=[*SPECIAL_TOKENS, *inner_pieces],
             initial_alphabet=list(chars),
@@ -235,25 +227,25 @@ def train(
         numbered = learner.get_vocab()
         learned = sorted((t for t in numbered if t not in short), key=numbered.get)
         kept = [token for token in learned if not is_too_long(token)][:wanted]
-        if len(kept) == wanted or len(learned) < asked:
+        if len(kept) == wanted or len(learned) < requested:
             break
-        # With more room the same pieces are learned, and then others.
-        asked = wanted + 2 * (len(learned) - len(kept))
+        # A larger vocabulary begins with the same pieces.
+        requested = wanted + 2 * (len(learned) - len(kept))
     tokens += kept
     num_padding = wanted - len(kept)
     tokens += [f"[unused{num_unused + i}]" for i in range(num_padding)]
-    return Trained(tokens, num_padding)
+    return tokens, num_padding
 
 
 def _repeated(words: Counter, spelled: set[str], scale: float) -> Iterator[str]:
-    """Yields each word as often as it was counted, in an order that is always the same.
+    """Yields each word as often as it was counted, in alphabetical order.
 
-    Words with a character outside the alphabet will be [UNK] and teach nothing.
+    Words with characters outside the alphabet will be [UNK] and are left out.
     """
     for word in sorted(words):
         times = round(words[word] / scale)
         if times and spelled.issuperset(word):
-            # Not all at once: the library takes some 100 bytes for each character.
+            # In parts: the library needs some 100 bytes for each character.
             for start in range(0, times, _REPEATED_AT_ONCE):
                 yield " ".join([word] * min(_REPEATED_AT_ONCE, times - start))
 
@@ -261,10 +253,9 @@ def _repeated(words: Counter, spelled: set[str], scale: float) -> Iterator[str]:
 def _alphabet(
     words: Counter, config: TokenizerConfig, min_frequency: int, room: int
 ) -> tuple[list[str], list[str]]:
-    """Returns the characters to spell words with: all, and those inside of words.
+    """Returns the characters of the vocabulary: all, and those inside words ("##x").
 
-    Printable ASCII, and the most frequent others as long as they leave half of the
-    room that remains.
+    Printable ASCII, and the most frequent others in up to half of the remaining room.
     """
     seen: Counter = Counter()
     inside = set()
@@ -278,9 +269,8 @@ def _alphabet(
     size = len(chars) + len(chars & inside)
     if size >= room:
         raise UserError(
-            f"--vocab-size: room for {room} wordpieces beside special and unused "
-            f"tokens,\nbut the characters of ASCII alone take {size}. Ask for at least "
-            "some 1,000."
+            f"--vocab-size leaves {room} wordpieces besides special and unused tokens,"
+            f"\nbut the characters of ASCII alone take {size}. Set it to 1,000 or more."
         )
     limit = (size + room) // 2
     for c in sorted(seen.keys() - chars, key=lambda c: (-seen[c], c)):
@@ -302,22 +292,24 @@ def build(
     num_unused: int = 0,
     **facts: Any,
 ) -> tuple[Vocabulary, WordCounts, int]:
-    """Writes a vocabulary learned from a corpus, and its settings, as `train`.
+    """Learns a vocabulary from a corpus (see `train`); writes it and its settings.
 
     Args:
       facts: of the corpus, for the settings.
 
-    Returns: the vocabulary, what was counted and how many tokens fill it up.
+    Returns: the vocabulary, the counts, and the number of padding tokens.
     """
     counts = count(text, config, reading, output, runner)
     if not counts.words:
-        found = "no words.\nIs it the right one? A vocabulary needs text to learn from."
+        content = "no words.\nIs it the right one?"
         if counts.num_too_long:
-            found = f"only {describe_too_long(counts.num_too_long)}"
-        raise UserError(f"the corpus holds {found}")
-    trained = train(counts.words, config, vocab_size, min_frequency, num_unused)
-    vocab = Vocabulary(tuple(trained.tokens), output)
-    # The settings first: a vocabulary without them would pass for an uncased one.
+            content = f"only {describe_too_long(counts.num_too_long)}"
+        raise UserError(f"the corpus holds {content}")
+    tokens, num_padding = train(
+        counts.words, config, vocab_size, min_frequency, num_unused
+    )
+    vocab = Vocabulary(tuple(tokens), output)
+    # The settings first: without them the vocabulary would count as uncased.
     write_settings(
         vocab,
         config,
@@ -329,17 +321,17 @@ def build(
         num_words_too_long=counts.num_too_long,
         num_bytes_not_utf8=counts.replaced_in.total(),
         min_frequency=min_frequency,
-        num_unused=num_unused + trained.num_padding,
+        num_unused=num_unused + num_padding,
     )
     write_tokens(output, vocab.tokens)
     remote.put(settings_path(output))
     remote.put(output)
-    return vocab, counts, trained.num_padding
+    return vocab, counts, num_padding
 
 
 def describe_too_long(number: int) -> str:
-    """What words too long for any tokenizer here are, and what to do."""
+    """A message about words that are too long for the tokenizer."""
     return (
         f"{number:,} words of more than {MAX_CHARS_PER_WORD} characters, which are "
-        "[UNK].\nA script without spaces needs some between words, or shorter lines."
+        "[UNK].\nScripts without spaces need some between words, or shorter lines."
     )

@@ -319,7 +319,6 @@ def prepare_devices(config: FinetuningConfig, console: Console):
     from electra_tf.train import distribution
 
     distribution.configure_devices(config)
-    distribution.set_precision(config.precision)
     placement = distribution.create_strategy(config)
     console.log(distribution.describe(placement, config.precision))
     return placement

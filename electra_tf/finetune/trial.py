@@ -428,22 +428,17 @@ def _train_to_end(run, trial, store, task, state, checkpoints, steps, assess) ->
 
         return iter(placement.strategy.distribute_datasets_from_function(dataset))
 
-    finished = loop.train(
+    training = loop.Loop(
         step,
         batches_from,
         checkpoints,
         run.console,
-        placement=placement,
+        placement,
+        config,
         num_train_steps=steps,
-        batch_size=config.train_batch_size,
-        iterations_per_loop=config.iterations_per_loop,
-        save_checkpoints_steps=config.save_checkpoints_steps,
-        log_steps=config.log_steps,
-        on_nonfinite=config.on_nonfinite,
-        stop=run.stop,
         pauses=[loop.Pause(every, assess)] if every else [],
     )
-    if not finished:
+    if not training.run(run.stop):
         raise Interrupted
 
 

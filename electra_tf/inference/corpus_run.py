@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model's answers for a whole corpus: shards of JSON lines, a manifest last.
+"""A model's answers for a whole corpus: shards of JSON lines, then a manifest.
 
-A shard holds the answers for a fixed stretch of the input, in its order. One process
-makes it from beginning to end, and batches what is in it: neither the number of workers
-nor an interruption has a say in what a batch holds, or in a byte of the result.
+A shard holds the answers for a fixed part of the input, in order. One process makes a
+whole shard and its batches, so the result does not depend on the number of workers or
+on interruptions, byte for byte.
 
-The models of a corpus are `Scores`, `Detections` and `Predictions`. Each has `options`,
-by which another process gets the same, and `model`: path, sha256 and all that changes
-an answer, in JSON. `corpus` gives the input in pieces, `rows` the answers for some of
-them, whose batches depend on their texts alone, `counts` what is counted in an answer.
+`Scores`, `Detections` and `Predictions` load a model and answer. Each has `options`,
+from which another process loads the same; `model`, in JSON: path, sha256 and all else
+that changes an answer; `corpus`, the input in pieces; `rows`, the answers for some
+pieces, whose batches depend on their texts alone; and `counts` of an answer.
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ import glob
 import hashlib
 import itertools
 import json
-import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import electra_tf
 from electra_tf import processes
-from electra_tf.errors import EXIT_DIVERGED, UserError
+from electra_tf.errors import UserError
 from electra_tf.finetune import inputs
 from electra_tf.inference import detection, prediction, scoring
 from electra_tf.inference.model import Model
@@ -43,23 +42,19 @@ from electra_tf.text.records import json_line
 from electra_tf.text.units import Corpus, Unit, portions
 
 SCHEMA_VERSION = 2
-# A thousand shards of a small corpus; of a large one, what a core does in some minutes.
+# A thousand shards of a small corpus; of a large one, some minutes' work of a core.
 _SHARDS, _LEAST_BYTES, _MOST_BYTES = 1024, 1 << 20, 64 << 20
 _PACKAGES = ("tensorflow", "tensorflow-text", "keras")
-
-
-# Texts that are sorted by length before they are put into batches.
-_CHUNK = 1024
+_CHUNK = 1024  # inputs that are sorted by length before they are put into batches
 
 
 class Plan(NamedTuple):
     """What every process of a run needs.
 
     Attributes:
-      folder: where the shards go.
-      load: the class of the model, which takes settings["options"].
-      num_shards: how many there are.
-      settings: all that makes two runs the same, in JSON.
+      folder: of the shards.
+      load: the class of the model, called with settings["options"].
+      settings: what identifies the run, in JSON.
     """
 
     folder: str
@@ -69,11 +64,10 @@ class Plan(NamedTuple):
 
 
 def before_tensorflow() -> None:
-    """Lets this process compute with one core, and share a GPU.
+    """Limits this process to one core, and lets it share a GPU.
 
-    Sums of several threads may be rounded otherwise than those of one, and one process
-    per core is the faster use of many. TensorFlow would take all memory of a GPU. What
-    the environment has overrules both.
+    One process per core is fastest, and several threads may round sums differently.
+    TensorFlow would take all memory of a GPU. The environment overrules both.
     """
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
@@ -91,18 +85,16 @@ def run(
 ) -> dict[str, Any]:
     """Writes the answers for a corpus; returns the manifest.
 
-    An unfinished run of the same input, model and options is resumed, with the
-    checkpoint that it began with; a finished one is left unchanged.
+    An unfinished run of the same input, model and options is resumed with its
+    checkpoint; a finished one is left unchanged.
 
     Args:
       source: a file or a directory.
-      workers: processes, which have no influence on the result; None: one for each
-        GPU, or else for each core.
-      beam_args: Apache Beam does the work, with these options.
-      shard_bytes: of the input of a shard; None: a thousandth of it, from 1 to 64 MB.
+      workers: processes; by default one for each GPU, or else for each core.
+      beam_args: options of Apache Beam; None: processes of this machine.
+      shard_bytes: input of a shard; by default a thousandth of all, from 1 to 64 MB.
 
-    Raises `UserError` for what cannot be read or written, and for a folder that holds
-    anything else.
+    Raises `UserError` for unreadable input, or a folder that holds anything else.
     """
     gpus = processes.gpus()
     workers = (
@@ -111,12 +103,12 @@ def run(
         else workers or len(gpus) or len(os.sched_getaffinity(0))
     )
     if gpus and workers > 1:
-        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # They are the workers'.
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # for the workers
     before_tensorflow()
     size = sum(os.path.getsize(path) for path in corpus.list_files(source))
-    _check_apart(folder, source)
-    model = load(_begun_with(folder, options))
-    _check_apart(folder, model.model["path"])
+    corpus.check_outside(folder, source, "--output-dir")
+    model = load(_resumed(folder, options))
+    corpus.check_outside(folder, model.model["path"], "--output-dir")
     shard_bytes = shard_bytes or min(_MOST_BYTES, max(_LEAST_BYTES, size // _SHARDS))
     text = model.corpus(source, shard_bytes)
     shards = portions(text.units, shard_bytes)
@@ -132,14 +124,12 @@ def run(
     _models[json.dumps(settings)] = model
     with job_folder.opened(folder, settings) as opened:
         if opened.is_finished:
-            digests = [file["input_sha256"] for file in opened.state["files"]]
-            _check_same_text(folder, digests, shards)
+            _check_same_text(folder, opened.state["files"], shards)
             summary = _summary(opened.state)
             print(f"{folder} is complete already: {summary}", flush=True)
             return opened.state
         opened.begin()
-        records = opened.records(command, len(shards))
-        _check_same_text(folder, [r and r["input_sha256"] for r in records], shards)
+        _check_same_text(folder, opened.records(command, len(shards)), shards)
         work = functools.partial(write_shard, plan)
         sizes = [sum(unit.weight for unit in parts) for parts in shards]
         tasks = [*enumerate(shards)]
@@ -148,43 +138,26 @@ def run(
         return _write_manifest(plan, opened)
 
 
-def _begun_with(folder: str, options: dict[str, Any]) -> dict[str, Any]:
-    """The options, with the checkpoint that an unfinished run in the folder has.
-
-    Raises `UserError` if that checkpoint is gone.
-    """
+def _resumed(folder: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The options, with the checkpoint of the unfinished run in the folder, if any."""
     state = Path(folder, job_folder.STATE)
     if not state.exists() or Path(folder, MANIFEST).exists():
         return options
-    settings = read_json(state).get("settings") or {}
-    begun = (settings.get("options") or {}).get("model") or ""
-    if os.path.dirname(begun) != options["model"]:
+    settings = read_json(state).get("settings", {})
+    checkpoint = settings.get("options", {}).get("model", "")
+    if os.path.dirname(checkpoint) != options["model"]:
         return options
-    bring_model(begun)
-    if not glob.glob(f"{glob.escape(begun)}*"):
-        raise UserError(
-            f"{folder} was begun with {begun}, which is not there any more.\nRestore "
-            "it, or name another --output-dir for the newest checkpoint."
-        )
-    return options | {"model": begun}
+    bring_model(checkpoint)
+    return options | {"model": checkpoint}
 
 
-def _check_apart(folder: str, read: str) -> None:
-    """Raises a UserError for a folder in the directory of the input or the model."""
-    if Path(read).resolve() in Path(folder).resolve().parents:
-        raise UserError(
-            f"{folder} is in {read}, so that it would be read the next time.\nName "
-            "another --output-dir."
-        )
-
-
-_models: dict[str, Any] = {}  # of this process, by the settings of their runs
+_models: dict[str, Any] = {}  # of this process, by settings
 
 
 def _model_of(plan: Plan) -> Any:
-    """The model of a run, loaded once in a process.
+    """The model of a run, loaded once per process.
 
-    Raises `UserError` for another model than the run was begun with.
+    Raises `UserError` if it differs from the model of the plan.
     """
     key = json.dumps(plan.settings)
     if key not in _models:
@@ -192,8 +165,8 @@ def _model_of(plan: Plan) -> Any:
         model = plan.load(plan.settings["options"])
         if model.model != plan.settings["model"]:
             raise UserError(
-                f"{model.model['path']} is another model than {plan.folder} was begun "
-                "with.\nEvery machine needs the same there."
+                f"{model.model['path']} is another model than that of {plan.folder}.\n"
+                "Every machine needs the same model at that path."
             )
         _models[key] = model
     return _models[key]
@@ -201,8 +174,8 @@ def _model_of(plan: Plan) -> Any:
 
 def write_shard(plan: Plan, task: tuple[int, list], folder: str) -> dict[str, Any]:
     """Writes the answers for some units; returns their counts and the text's sha256."""
-    number, given = task
-    parts = [Unit(*unit) for unit in given]
+    number, units_of_shard = task
+    parts = [Unit(*unit) for unit in units_of_shard]
     digest = _digest(parts)
     counts: collections.Counter[str] = collections.Counter(texts=0)
     model = _model_of(plan)
@@ -218,48 +191,47 @@ def _shard_name(number: int, num_shards: int) -> str:
 
 
 def _check_same_text(
-    folder: str, digests: Sequence[str | None], shards: Sequence[Sequence[Unit]]
+    folder: str,
+    records: Iterable[Mapping[str, Any] | None],
+    shards: Sequence[Sequence[Unit]],
 ) -> None:
-    """Raises a UserError for a finished shard that was made from other text.
+    """Raises `UserError` if a finished shard was made from other text.
 
     Args:
-      digests: None for a shard that is not finished.
+      records: of the shards; None for an unfinished one.
     """
-    for number, (known, parts) in enumerate(zip(digests, shards, strict=True)):
-        if known and known != _digest(parts):
+    for number, (record, parts) in enumerate(zip(records, shards, strict=True)):
+        if record and record["input_sha256"] != _digest(parts):
             path = os.path.join(folder, _shard_name(number, len(shards)))
             raise UserError(
-                f"{path} was made from another text than is in {parts[0].path} (or in "
-                "files after it) now.\nName another --output-dir."
+                f"{path} was made from another text than {parts[0].path} (or the files "
+                "after it) now holds.\nName another --output-dir."
             )
 
 
 @functools.lru_cache
-def _table_digest(path: str, size: int, changed: int) -> bytes:
-    """The sha256 of a whole table, whose parts do not say where their bytes are."""
-    del size, changed
-    with corpus.open_text(path) as f:
-        return hashlib.file_digest(f, "sha256").digest()
+def _table_digest(path: str, changed: int) -> str:
+    del changed
+    return sha256(path)
 
 
 def _digest(parts: Sequence[Unit]) -> str:
-    """The sha256 of what units are read from; a table counts as a whole."""
-    found = hashlib.sha256()
+    """The sha256 of the bytes of units; of a table, those of the whole file."""
+    digest = hashlib.sha256()
     for unit in parts:
+        if unit.kind in ("parquet", "arrow"):
+            changed = os.stat(unit.path).st_mtime_ns
+            digest.update(_table_digest(unit.path, changed).encode())
+            continue
         with corpus.open_text(unit.path) as f:
-            start, end = unit.start, unit.end
-            if unit.kind in ("parquet", "arrow"):
-                stats = os.fstat(f.fileno())
-                found.update(_table_digest(unit.path, stats.st_size, stats.st_mtime_ns))
-                continue
-            f.seek(start)
-            block = b""
-            while start < end and (block := f.read(min(end - start, 1 << 20))):
-                found.update(block)
-                start += len(block)
-            if not block.endswith(b"\n"):  # The last line is read to its own end.
-                found.update(f.readline(corpus.CUT_LINE_BYTES))
-    return found.hexdigest()
+            f.seek(unit.start)
+            left, block = unit.end - unit.start, b""
+            while left > 0 and (block := f.read(min(left, 1 << 20))):
+                digest.update(block)
+                left -= len(block)
+            if not block.endswith(b"\n"):  # The last line is read to its end.
+                digest.update(f.readline(corpus.CUT_LINE_BYTES))
+    return digest.hexdigest()
 
 
 def _write_manifest(plan: Plan, folder: JobFolder) -> dict[str, Any]:
@@ -289,44 +261,23 @@ def _summary(manifest: dict[str, Any]) -> str:
     return f"{texts:,} text{'s'[: texts != 1]} in {files:,} shard{'s'[: files != 1]}"
 
 
-class Texts:
-    """The texts of some units: lines, or records as a whole (JSON Lines, tables)."""
-
-    def __init__(self, parts: Sequence[Unit], reading: units.Reading):
-        self._parts, self._reading = parts, reading
-        self._starts: list[tuple[int, Unit]] = []  # with the texts before each unit
-
-    def __iter__(self) -> Iterator[str]:
-        number = 0
-        for unit in self._parts:
-            self._starts.append((number, unit))
-            for reader in units.read_unit(unit, self._reading):
-                blocks = iter(reader)
-                if reader.is_record:  # a document, not lines
-                    blocks = [["\n".join(itertools.chain.from_iterable(blocks))]]
-                for block in blocks:
-                    number += len(block)
-                    yield from block
-
-    def place(self, number: int) -> str:
-        """Where the n-th text stands, counted from 1, of those that were read."""
-        first, unit = [pair for pair in self._starts if pair[0] < number][-1]
-        if unit.kind == "text":
-            before = corpus.lines_before(unit.path, unit.start)
-            return f"{unit.path}, line {before + number - first}"
-        after = f" after byte {unit.start}" if unit.start else ""
-        return f"{unit.path}, text {number - first}{after}"
+def texts_in(parts: Sequence[Unit], reading: units.Reading) -> Iterator[str]:
+    """The texts of units: lines, or whole records (JSON Lines, tables)."""
+    for unit in parts:
+        for reader in units.read_unit(unit, reading):
+            lines = itertools.chain.from_iterable(reader)
+            yield from ["\n".join(lines)] if reader.is_record else lines
 
 
 def texts_of(path: str | None, reading: units.Reading) -> Iterator[str]:
-    """The lines of a file, or its records; None: the lines of standard input."""
+    """The lines or records of a file; None: the lines of standard input."""
     if path is not None and units.holds_records(path):
-        return iter(Texts(units.file_corpus(path, reading.text_key).units, reading))
+        return texts_in(units.file_corpus(path, reading.text_key).units, reading)
     return corpus.read_lines(path, reading.encoding_errors)
 
 
 def model_facts(origin: str, **others: Any) -> dict[str, Any]:
-    """The `model` of a checkpoint's prefix or a directory."""
+    """Path and sha256 of a checkpoint (by its prefix) or directory, and `others`."""
     files = glob.glob(f"{glob.escape(origin)}.*")
     if os.path.isdir(origin):
         files = glob.glob(f"{glob.escape(origin)}/**", recursive=True)
@@ -338,10 +289,10 @@ def model_facts(origin: str, **others: Any) -> dict[str, Any]:
 
 
 class _OfTexts:
-    """What score and detect have in common.
+    """Common part of `Scores` and `Detections`.
 
     Args:
-      options: "model", "text_key", "encoding_errors", and its own.
+      options: "model", "text_key", "encoding_errors", and those of the subclass.
     """
 
     def __init__(self, options: dict[str, Any]):
@@ -353,7 +304,7 @@ class _OfTexts:
             tokenizer=self._model.tokenizer.config._asdict(),
             max_seq_length=self._model.max_seq_length,
         )
-        # A run may go on; all workers use the newest checkpoint of now.
+        # While training goes on, all workers use the checkpoint that is newest now.
         self.options = {**options, "model": self._model.origin}
 
     def corpus(self, path: str, piece_bytes: int) -> Corpus:
@@ -370,51 +321,36 @@ class Scores(_OfTexts):
         self._scorer.check_overlap(options["overlap"])
 
     def rows(self, parts: Sequence[Unit]) -> Iterator[dict[str, Any]]:
-        """As `scoring.to_json` has them."""
-        texts, options = Texts(parts, self.reading), self.options
-        overlap, tokens = options["overlap"], options["tokens"]
-        return scoring.rows(self._scorer, texts, overlap, tokens, texts.place)
+        """See `scoring.to_json`."""
+        texts, options = texts_in(parts, self.reading), self.options
+        return scoring.rows(self._scorer, texts, options["overlap"], options["tokens"])
 
     def counts(self, row: dict[str, Any]) -> dict[str, int]:
-        """Tokens, and texts whose scores say nothing."""
+        """See `scoring.counts_of`."""
         return scoring.counts_of(row["num_tokens"], row["num_unknown"])
 
 
 class Detections(_OfTexts):
-    """How much each token of each text that is not blank looks replaced."""
+    """How much each token of each non-blank text looks replaced."""
 
     def __init__(self, options: dict[str, Any]):
         super().__init__(options)
-        self._model.detect([])  # raises the error of a model that cannot
+        self._model.detect([])  # raises the error of a model without detector
 
     def rows(self, parts: Sequence[Unit]) -> Iterator[dict[str, Any]]:
-        """As `detection.to_json` has them."""
-        texts = Texts(parts, self.reading)
-        numbered = ((n, text.strip()) for n, text in enumerate(texts, 1))
-        numbered = (pair for pair in numbered if pair[1])
-        for chunk in batched(numbered, _CHUNK):
-            order = sorted(range(len(chunk)), key=lambda i: len(chunk[i][1]))
-            found = self._model.detect([chunk[i][1] for i in order])
-            of_text = dict(zip(order, found, strict=True))
-            for place, (number, text) in enumerate(chunk):
-                tokens = of_text[place]
-                if any(math.isnan(token.probability) for token in tokens):
-                    raise UserError(
-                        f"{texts.place(number)}: {self._model.name} gives it "
-                        "probabilities that are not numbers:\nits weights or "
-                        "activations are not finite.",
-                        EXIT_DIVERGED,
-                    )
-                yield detection.to_json(text, tokens)
+        """See `detection.to_json`."""
+        texts = texts_in(parts, self.reading)
+        for text, tokens in detection.detect(self._model, texts):
+            yield detection.to_json(text, tokens)
 
     def counts(self, row: dict[str, Any]) -> dict[str, int]:
-        """Tokens, and those that look replaced rather than not."""
-        found = [token["probability"] > 0.5 for token in row["tokens"]]
-        return {"tokens": len(found), "tokens_above_one_half": sum(found)}
+        """Tokens, and those with a probability above one half."""
+        above = [token["probability"] > 0.5 for token in row["tokens"]]
+        return {"tokens": len(above), "tokens_above_one_half": sum(above)}
 
 
 class Predictions:
-    """Labels, numbers, tags or answers; `Predictor.rows` says what a row holds.
+    """Labels, numbers, tags or answers; see `Predictor.rows`.
 
     Args:
       options: "model", "task", "data_dir", "input_format".
@@ -425,11 +361,11 @@ class Predictions:
         self._predictor = prediction.load_predictor(
             options["model"], options["task"], options["data_dir"]
         )
-        found = self._predictor
-        self.model = model_facts(found.origin, task=found.task, **found.facts)
+        model = self._predictor
+        self.model = model_facts(model.origin, task=model.task, **model.facts)
 
     def corpus(self, path: str, piece_bytes: int) -> Corpus:
-        """Files as predict reads them, those cut whose lines stand for themselves."""
+        """Files as predict reads them; cut if each line is an input of its own."""
         reads = self._predictor.reads
 
         def pieces(form: str, path: str, size: int) -> Iterator[tuple[int, int, int]]:
@@ -445,7 +381,7 @@ class Predictions:
         try:
             yield from self._rows(parts, False)
         except UserError:
-            # Only now do the lines before have to be counted, to name the right one.
+            # Read again, with the lines before each piece counted for the message.
             for _ in self._rows(parts, True):
                 pass
             raise
@@ -467,10 +403,10 @@ class Predictions:
                 yield of_input[place]
 
     def counts(self, row: dict[str, Any]) -> dict[str, int]:
-        """How often there is each label."""
+        """Counts the labels."""
         labels = [row["label"]] if "label" in row else row.get("labels", [])
         return {f"label {label}": 1 for label in labels}
 
 
-def _length(given: dict[str, Any]) -> int:
-    return sum(len(x) for x in given.values() if isinstance(x, str | list))
+def _length(fields: dict[str, Any]) -> int:
+    return sum(len(x) for x in fields.values() if isinstance(x, str | list))

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Detects replaced tokens in a stream of passages and shows them, line by line.
 
-As coloured terminal text, HTML or JSON. In a corrupted text as many tokens are flagged
-as were replaced: those that look most replaced. So a flagged token is caught or a false
-alarm, and the numbers of misses and of false alarms are equal.
+The output is coloured terminal text, HTML or JSON. In a corrupted text with n replaced
+tokens the n most suspicious tokens are flagged. A flagged token is caught or a false
+alarm, so there are as many misses as false alarms.
 """
 
 from __future__ import annotations
 
 import html
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,32 +25,20 @@ FORMATS = ("terminal", "jsonl", "html")
 _CHUNK = 256
 
 
-def passages(lines: Iterable[str], limit: int) -> Iterator[str]:
-    """The non-blank lines, at most `limit`; says on stderr that there were more."""
-    for number, line in enumerate(filter(str.strip, lines)):
-        if number == limit:
-            print(f"Stopped after {limit} passages: --max-passages.", file=sys.stderr)
-            return
-        yield line.strip()
-
-
 def detect(
     model: PretrainedModel, texts: Iterable[str], corruption_seed: int | None = None
 ) -> Iterator[tuple[str, list[TokenPrediction]]]:
-    """Each text with the predictions for its tokens, read lazily.
+    """Yields each non-blank text with the predictions for its tokens, lazily.
 
     Args:
-      model: the model.
-      texts: passages.
-      corruption_seed: decides what the generator replaces before the discriminator
-        reads; None: it reads the texts as they stand.
+      corruption_seed: of the replacements by the generator; None: no replacements.
     """
+    texts = filter(None, map(str.strip, texts))
     for number, chunk in enumerate(batched(texts, _CHUNK)):
         if corruption_seed is None:
             tokens = model.detect(chunk)
         else:
-            # Another seed for each chunk, or all would have the same places masked;
-            # within 64 bits.
+            # A seed of 64 bits for each chunk, so that other places are masked.
             seed = corruption_seed + 1_000_003 * number
             tokens = model.corrupt(chunk, seed=(seed + 2**63) % 2**64 - 2**63)
         yield from zip(chunk, tokens, strict=True)
@@ -65,14 +52,13 @@ def show(
     threshold: float,
     colour: bool,
 ) -> Iterator[str]:
-    """The lines that a user sees.
+    """The lines of the output.
 
     Args:
       detected: texts with the predictions for their tokens.
       form: one of FORMATS.
-      temperature: at which the generator drew the replacements; None: the texts are as
-        they were.
-      threshold: probability above which a token of an untouched text is marked.
+      temperature: of the generator that drew the replacements; None: no replacements.
+      threshold: probability above which a token of an unchanged text is marked.
       colour: mark with colours in the terminal, rather than with signs.
     """
     is_corrupted = temperature is not None
@@ -100,29 +86,19 @@ def show(
             )
 
 
-# Kind of token -> its ANSI colour, its sign without colours, what it is.
+# Kind of token -> ANSI colour, sign without colours, name.
 _MARKS = {
     "caught": ("1;30;42", "*", "replaced, caught"),
     "missed": ("1;30;43", "?", "replaced, missed"),
     "alarm": ("4;31", "!", "false alarm"),
 }
 _KINDS = {
-    # Was it replaced, and does it look so?
+    # (replaced, flagged)
     (True, True): "caught",
     (True, False): "missed",
     (False, True): "alarm",
     (False, False): "",
 }
-
-_PASSAGES = """
-.passage { font: 1.05rem/2.1 Georgia, serif; max-width: 46rem; }
-.passage span[class] { border-radius: .25em; padding: .1em .12em; }
-.passage .caught { background: #9fdcae; font-weight: 600; }
-.passage .missed { background: #f6d58a; font-weight: 600; }
-.passage span.alarm { border-radius: 0; box-shadow: inset 0 -2px 0 #c0392b; }
-.passage s { color: #7b8794; font-size: .8em; margin-left: .25em; }
-.legend span { border-radius: .25em; padding: .15em .4em; margin-right: .8em; }
-"""
 
 
 def flagged(
@@ -131,8 +107,8 @@ def flagged(
     """Indices of the tokens the discriminator calls replaced.
 
     Args:
-      threshold: those whose probability is above it; None: in a corrupted text, the
-        most suspicious ones, as many as were replaced.
+      threshold: flags tokens with a higher probability; None: in a corrupted text,
+        flags the most suspicious tokens, as many as were replaced.
     """
     order = sorted(range(len(tokens)), key=lambda i: -tokens[i].probability)
     if threshold is None:
@@ -152,7 +128,7 @@ def _pieces(text: str, tokens: Sequence[TokenPrediction], threshold: float | Non
     for i, token in enumerate(tokens):
         if token.is_replaced:
             shown = token.replacement.removeprefix("##")
-        elif token.end > last:  # Pieces of one character have the same place.
+        elif token.end > last:  # Several pieces may share one character.
             shown = text[max(last, token.start) : token.end]
         else:
             continue
@@ -170,7 +146,7 @@ def to_terminal(
 ) -> str:
     """The text with marks; replaced tokens are followed by the original in brackets.
 
-    Without colour: *caught*, ?missed?, !false alarm!. `threshold` as of `flagged`.
+    Without colour: *caught*, ?missed?, !false alarm!. `threshold`: see `flagged`.
     """
     parts = []
     for gap, shown, kind, token in _pieces(text, tokens, threshold):
@@ -202,9 +178,9 @@ def terminal_legend(is_corrupted: bool, colour: bool = True) -> str:
 def to_html(
     text: str, tokens: Sequence[TokenPrediction], threshold: float | None = None
 ) -> str:
-    """The text as an HTML fragment; `page` colours it; the mouse shows probabilities.
+    """The text as an HTML fragment, with probabilities on hover; `page` has the style.
 
-    `threshold` as of `flagged`.
+    `threshold`: see `flagged`.
     """
     parts = ['<p class="passage">']
     for gap, shown, kind, token in _pieces(text, tokens, threshold):
@@ -269,6 +245,13 @@ td:nth-child(3) { color: #52606d; }
 details td:nth-child(2) { text-align: left; font-family: ui-monospace, monospace; }
 img { max-width: 100%; }
 .summary { color: #52606d; margin-top: 0; }
+.passage { font: 1.05rem/2.1 Georgia, serif; max-width: 46rem; }
+.passage span[class] { border-radius: .25em; padding: .1em .12em; }
+.passage .caught { background: #9fdcae; font-weight: 600; }
+.passage .missed { background: #f6d58a; font-weight: 600; }
+.passage span.alarm { border-radius: 0; box-shadow: inset 0 -2px 0 #c0392b; }
+.passage s { color: #7b8794; font-size: .8em; margin-left: .25em; }
+.legend span { border-radius: .25em; padding: .15em .4em; margin-right: .8em; }
 """
 
 
@@ -279,6 +262,6 @@ def page(title: str, parts: Sequence[str]) -> str:
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{html.escape(title)}</title>"
-        f"<style>{_STYLE}{_PASSAGES}</style></head>\n"
+        f"<style>{_STYLE}</style></head>\n"
         f"<body>\n{body}\n</body></html>"
     )

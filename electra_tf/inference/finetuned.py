@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fine-tuned models that predict: trials, and Hugging Face's with the head of a task.
+"""Fine-tuned models that predict: trials, and Hugging Face models with a task's head.
 
     model = electra_tf.load("data/models/m/finetuning_models/mine_model_1")
     [row] = model.predict(["The film was great."])
     row["label"], row["probabilities"]
 
-A trial's features and outputs are those of its own evaluation. What transformers' files
-do not say (columns, whether questions may have no answer, how windows are cut) stands
-in the manifest of what `export_model.py` writes.
+A trial's features and outputs are those of its own evaluation. Settings that have no
+place in the files of transformers (columns, unanswerable questions, windows) are read
+from the manifest that `export_model.py` writes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 
 from electra_tf import startup
 from electra_tf.config.finetuning import FinetuningConfig, vocabulary_of
-from electra_tf.console import say_nothing
+from electra_tf.console import silent
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.finetune import preprocessing, registry
 from electra_tf.finetune.classification import MultilabelTask
@@ -54,39 +54,39 @@ PROBLEMS = {
     "multilabel": "multi_label_classification",
     "regression": "regression",
 }
-# Settings that predictions follow from, beside the weights.
+# Hparams that change predictions.
 _QA_HPARAMS = ("max_query_length", "doc_stride", "max_answer_length", "n_best_size")
 _QA_HPARAMS += ("qa_na_threshold",)
-_LONGEST = 512  # tokens, whatever the tokenizer's settings say
+_LONGEST = 512  # tokens of a window, at most
 
 
 def settings_of(facts: TaskFacts, config: FinetuningConfig) -> dict[str, Any]:
-    """What a manifest says of a task, so that predictions are those of its trial."""
-    found: dict[str, Any] = {"hparams": {"max_seq_length": config.max_seq_length}}
+    """Settings of a task for a manifest, so that predictions are those of its trial."""
+    hparams: dict[str, Any] = {"max_seq_length": config.max_seq_length}
     if facts.kind != "qa":
-        return found | registry.table_of(facts, config)
-    usual = "offsets" if facts.name in config.tasks else "original"
-    found["hparams"] |= {name: getattr(config, name) for name in _QA_HPARAMS}
-    found["hparams"]["answer_text"] = config.answer_text or usual
-    return found | {"has_impossible": facts.has_impossible}
+        return {"hparams": hparams} | registry.table_of(facts, config)
+    default = "offsets" if facts.name in config.tasks else "original"
+    hparams |= {name: getattr(config, name) for name in _QA_HPARAMS}
+    hparams["answer_text"] = config.answer_text or default
+    return {"hparams": hparams, "has_impossible": facts.has_impossible}
 
 
 class _Texts(registry.TextTask):
-    """Texts, or pairs where the input has them and the model does not say.
+    """Texts, or pairs of texts.
 
     Attributes:
-      choices: the columns that the model was trained on, if it says so.
+      choices: the columns of the model's training, if known.
     """
 
     choices: Sequence[Columns] = ()
 
     @property
     def columns(self) -> list[Columns]:
-        """Where texts may stand in a table."""
+        """Possible columns of the texts."""
         return list(self.choices) or [("text", "text_b"), ("text",)]
 
     def answer(self, row: dict[str, Any], form: str = ".3f") -> str:
-        """A label's name; or the number, since the head has the task's scale."""
+        """A label's name; or the number, on the scale of the head."""
         if self.labels:
             return super().answer(row, form)
         return format(float(row["predictions"]), form)
@@ -119,7 +119,7 @@ def read_huggingface(folder: Path) -> TaskPredictor | None:
 
 
 def _predictor(folder: Path, config: Mapping[str, Any]) -> TaskPredictor:
-    found = huggingface.info(folder, say_nothing)
+    found = huggingface.info(folder, silent)
     if found.vocab_file is None or found.tokenizer_config is None:
         raise UserError(f"{folder} comes without the files of its tokenizer.")
     vocab = Vocabulary.load(found.vocab_file)
@@ -128,13 +128,14 @@ def _predictor(folder: Path, config: Mapping[str, Any]) -> TaskPredictor:
     count = len(network.tensors[f"{network.head()}bias"])
     labels = () if kind in ("regression", "qa") else _labels(folder, config, count)
     manifest = folder / MANIFEST
-    said = read_json(manifest).get("task", {}) if manifest.is_file() else {}
-    choices = [tuple(columns) for columns in said.get("columns", ())]
+    manifest = read_json(manifest) if manifest.is_file() else {}
+    settings = manifest.get("task", {})
+    choices = [tuple(columns) for columns in settings.get("columns", ())]
     length = huggingface.max_length(folder) or _LONGEST
     length = min(length, _LONGEST, network.shape.max_position_embeddings)
     hparams = {
         "task_names": [kind],
-        "tasks": {kind: _description(kind, said, choices)},
+        "tasks": {kind: _description(kind, settings, choices)},
         "vocab_file": found.vocab_file,
         "do_lower_case": found.tokenizer_config.do_lower_case,
         "embedding_size": network.embedding_size,
@@ -144,14 +145,14 @@ def _predictor(folder: Path, config: Mapping[str, Any]) -> TaskPredictor:
         "n_best_size": min(20, length),
         "joint_prediction": False,
         "answerable_classifier": False,
-        "qa_na_threshold": 0.0,  # there, too
+        "qa_na_threshold": 0.0,  # as in transformers
     }
-    hparams |= said.get("hparams", {})
+    hparams |= settings.get("hparams", {})
     config = FinetuningConfig.from_hparams(str(folder), "model", hparams)
     task = _TASKS[kind](kind, config, Tokenizer(vocab, *found.tokenizer_config))
     task.choices = choices
-    task.identity = tuple(said.get("identity", ("id",)))
-    task.word_column = said.get("words", "words")
+    task.identity = tuple(settings.get("identity", ("id",)))
+    task.word_column = settings.get("words", "words")
     facts = TaskFacts(kind, kind, labels, getattr(task, "num_texts", 1))
     task.stored = facts
     startup.import_tensorflow()
@@ -163,72 +164,73 @@ def _predictor(folder: Path, config: Mapping[str, Any]) -> TaskPredictor:
     weights = checkpoints.of_arrays(str(folder), _tensors(network, kind))
     weights = fit_rows(weights, vocab)
     weights.assign_to({v.path: v.value for v in model.variables})
-    return TaskPredictor(
-        FinetunedModel(config, vocab, [facts], model, str(folder)), task, 0
-    )
+    trained = FinetunedModel(config, vocab, [facts], model, str(folder))
+    return TaskPredictor(trained, task, 0, manifest.get("what", kind))
 
 
 def _kind_of(folder: Path, network: Network, config: Mapping[str, Any]) -> str:
     """The kind of head that config.json and the weights agree on."""
-    theirs, [said] = ARCHITECTURES[network.head()], config["architectures"][:1]
-    if not said.endswith(theirs.removeprefix("Electra")):
+    [expected], found = config["architectures"][:1], ARCHITECTURES[network.head()]
+    if not expected.endswith(found.removeprefix("Electra")):
         raise UserError(
-            f"{folder / huggingface.CONFIG} says {said}, the weights beside it are "
-            f"those of {theirs}.",
+            f"{folder / huggingface.CONFIG} names {expected}, but the weights are "
+            f"those of {found}.",
             EXIT_DAMAGED,
         )
     if network.head() != TEXT_CLASSIFIER:
         return "tagging" if network.head() == CLASSIFIER else "qa"
     count = len(network.tensors[f"{TEXT_CLASSIFIER}bias"])
-    usual = PROBLEMS["regression" if count == 1 else "classification"]
-    problem = config.get("problem_type") or usual
+    default = PROBLEMS["regression" if count == 1 else "classification"]
+    problem = config.get("problem_type") or default
     for kind, name in PROBLEMS.items():
         if name == problem and (count == 1 or kind != "regression"):
             return kind
     raise UserError(
-        f"{folder / huggingface.CONFIG}: problem_type is {problem!r} with {count} "
-        f"outputs; read here are {', '.join(PROBLEMS.values())} (with one)."
+        f"{folder / huggingface.CONFIG}: problem_type {problem!r} with {count} outputs "
+        "cannot be read."
     )
 
 
 def _labels(folder: Path, config: Mapping[str, Any], count: int) -> tuple[str, ...]:
     """The names of the classes, in the order of the outputs."""
-    places = [str(i) for i in range(count)]
-    said = config.get("id2label") or {place: f"LABEL_{place}" for place in places}
-    is_whole = isinstance(said, dict) and said.keys() == {*places}
-    if not is_whole or len({*map(str, said.values())}) != count:
-        raise UserError(
-            f"{folder / huggingface.CONFIG}: id2label is {shown(said)}, which does not "
-            f"give each of {count} outputs a name of its own.",
-            EXIT_DAMAGED,
-        )
-    return tuple(str(said[place]) for place in places)
+    names = config.get("id2label") or {str(i): f"LABEL_{i}" for i in range(count)}
+    try:
+        labels = tuple(str(names[str(i)]) for i in range(count))
+    except (LookupError, TypeError):
+        labels = ()
+    if len({*labels}) == count == len(names):
+        return labels
+    raise UserError(
+        f"{folder / huggingface.CONFIG}: id2label is {shown(names)}, which does not "
+        f"give each of {count} outputs a name of its own.",
+        EXIT_DAMAGED,
+    )
 
 
-def _description(kind: str, said, choices: Sequence[Columns]) -> dict[str, Any]:
-    """As the hparam `tasks` has it."""
+def _description(kind: str, settings, choices: Sequence[Columns]) -> dict[str, Any]:
+    """The task's entry in the hparam `tasks`."""
     found = {"type": kind, "train": "none", "dev": "none"}
     if kind in PROBLEMS:
         columns = choices[0] if choices else ("text", "text_b")
         names = zip(("text_a", "text_b"), columns, strict=False)
         return found | dict(names) | {"label": "label"}
     if kind == "qa":
-        return found | {"has_impossible": said.get("has_impossible", True)}
+        return found | {"has_impossible": settings.get("has_impossible", True)}
     return found | {"scheme": "plain"}
 
 
 def _tensors(network: Network, kind: str) -> dict[str, np.ndarray]:
-    """The weights by the names that a FinetuningModel has for them."""
+    """The weights by their names in a FinetuningModel."""
     found, scope = dict(network.tensors), f"task_specific/{kind}/"
     if kind in PROBLEMS:
         layers = {"hidden": f"{CLASSIFIER}dense/", "dense": TEXT_CLASSIFIER}
     else:
         layers = {"dense": network.head()}
-    for ours, theirs in layers.items():
+    for layer, stored in layers.items():
         for part in ("kernel", "bias"):
-            found[f"{scope}{ours}/{part}"] = found.pop(f"{theirs}{part}")
+            found[f"{scope}{layer}/{part}"] = found.pop(f"{stored}{part}")
     if kind == "tagging":
-        # Texts are segment 1 for a tagger here, segment 0 there.
+        # A tagger's texts are segment 1 here, segment 0 in transformers.
         rows = len(found[_SEGMENTS])
         found[_SEGMENTS] = np.repeat(found[_SEGMENTS][:1], rows, 0)
     if kind == "qa":
@@ -240,27 +242,27 @@ def _tensors(network: Network, kind: str) -> dict[str, np.ndarray]:
 
 
 class FinetunedModel(NamedTuple):
-    """A fine-tuned model and what it is for."""
+    """A fine-tuned model and its tasks."""
 
     config: FinetuningConfig
     vocab: Vocabulary
-    facts: list[TaskFacts]  # of all its tasks, in the order of its heads
+    facts: list[TaskFacts]  # of all tasks, in the order of the heads
     model: Any  # finetune.model.FinetuningModel
-    origin: str  # the checkpoint that the weights are of
+    origin: str  # the checkpoint of the weights
 
     def facts_of(self, task: str) -> TaskFacts:
-        """Of one of its tasks, by its name in task_names; a class has another."""
+        """The facts of a task by its name in task_names (`TaskFacts.name` differs)."""
         return self.facts[self.config.task_names.index(task)]
 
 
-def _vocabulary(folder: Path, hparams: dict[str, Any], usual: str) -> str:
-    """The file that a trial names, or the usual one where that is gone."""
-    for path in (named := hparams.get("vocab_file", usual)), usual:
+def _vocabulary(folder: Path, hparams: dict[str, Any], default: str) -> str:
+    """The vocabulary of a trial's hparams, or the default one if it is missing."""
+    stored = hparams.get("vocab_file", default)
+    for path in (stored, default):
         if os.path.isfile(fetch_once(path)):
             return path
     raise UserError(
-        f"{named}, the vocabulary of {folder}, does not exist"
-        f"{f', nor does {usual}' * (named != usual)}.\nSay where it is: "
+        f"{stored}, the vocabulary of {folder}, does not exist.\nName its place: "
         "predict by --data-dir, export_model.py by --vocab-file."
     )
 
@@ -272,16 +274,16 @@ def read_trial(
     data_dir: str | None = None,
     vocab_file: str | None = None,
 ) -> FinetunedModel:
-    """The model of a trial with its newest weights, or the best where those stay.
+    """The model of a trial with its newest weights, or the best, where kept.
 
     Args:
       folder: `<data-dir>/models/<model-name>/finetuning_models/<...>_1`.
-      task: one of its tasks, which must be there; None: any.
+      task: one of its tasks; None: any.
       precision: of its computation; None: that of the training.
-      data_dir: where the vocabulary is; None: as the place of the folder says.
+      data_dir: of the vocabulary; None: the data directory that holds the folder.
       vocab_file: the vocabulary, if it is elsewhere.
 
-    Raises `UserError`: 2 for anything else, 65 for damaged checkpoints.
+    Raises `UserError`: 2 for other folders, 65 for damaged checkpoints.
     """
     folder = folder.absolute()
     bring_model(folder)
@@ -292,24 +294,24 @@ def read_trial(
             f"{folder} was not fine-tuned on {task!r}; its tasks are "
             f"{', '.join(names) or 'none'}."
         )
-    place = [*folder.parents, *[folder] * 4]
-    data_dir, model_name = data_dir or str(place[3]), place[1].name or "model"
-    usual = vocabulary_of(data_dir, model_name)
-    hparams["vocab_file"] = vocab_file or _vocabulary(folder, hparams, usual)
+    parents = [*folder.parents, *[folder] * 4]
+    data_dir, model_name = data_dir or str(parents[3]), parents[1].name or "model"
+    default = vocabulary_of(data_dir, model_name)
+    hparams["vocab_file"] = vocab_file or _vocabulary(folder, hparams, default)
     config = FinetuningConfig.from_hparams(data_dir, model_name, hparams)
     vocab = Vocabulary.load(config.vocab_file)
     if (folder / FACTS_FILE).is_file():
         facts = read_facts(folder)
     else:
         facts = [facts_of(t) for t in registry.make_tasks(config, vocab)]
-    found = readers.find(str(folder), say_nothing)
+    found = readers.find(str(folder), silent)
     found.check(config, vocab, FINETUNE)
     startup.import_tensorflow()
     from electra_tf.finetune.model import build_finetuning_model, load_all
 
     model = build_finetuning_model(config, facts, dtype=precision)
     weights = {v.path: v.value for v in model.variables}
-    load_all(found, weights, say_nothing)
+    load_all(found, weights, silent)
     return FinetunedModel(config, vocab, facts, model, found.origin)
 
 
@@ -318,9 +320,12 @@ class TaskPredictor(Predictor):
 
     Args:
       number: of the task's head.
+      name: of the task; by default task.name.
     """
 
-    def __init__(self, trained: FinetunedModel, task: Task, number: int):
+    def __init__(
+        self, trained: FinetunedModel, task: Task, number: int, name: str | None = None
+    ):
         from electra_tf.finetune.batches import head_outputs
 
         texts = task.num_texts
@@ -331,7 +336,8 @@ class TaskPredictor(Predictor):
             "max_seq_length": trained.config.max_seq_length,
             "eval_batch_size": trained.config.eval_batch_size,
         }
-        super().__init__(trained.origin, task.name, task.reads, texts, fewest, facts)
+        name = name or task.name
+        super().__init__(trained.origin, name, task.reads, texts, fewest, facts)
         self._task, self._number, self._config = task, number, trained.config
         self.encoder, self.tokenizer = trained.model.electra, task.tokenizer
         self.max_seq_length = trained.config.max_seq_length
@@ -341,7 +347,7 @@ class TaskPredictor(Predictor):
         )
 
     def read_inputs(self, source: Source) -> Iterator[Input]:
-        """What is to be predicted, by the task's own columns."""
+        """Reads inputs by the task's own columns."""
         return self._task.read_inputs(source)
 
     def predictions(
@@ -355,7 +361,7 @@ class TaskPredictor(Predictor):
                 yield one, self._task.prediction(example, rows)
 
     def _chunks(self, inputs: Iterable[Input]) -> Iterator[list[tuple]]:
-        """Inputs with their examples and those's features, some hundred sequences."""
+        """Groups inputs with their examples and features, ~512 sequences at a time."""
         chunk, size = [], 0
         for number, one in enumerate(inputs):
             example = self._task.input_example(number, one.fields)
@@ -369,10 +375,10 @@ class TaskPredictor(Predictor):
             yield chunk
 
     def outputs(self, features: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Those of the task's head for each sequence, in order."""
-        if not features:  # of empty texts only
+        """The outputs of the task's head for each sequence, in order."""
+        if not features:  # all texts are empty
             return iter(())
-        rows = [(self._task, found) for found in features]
+        rows = [(self._task, one) for one in features]
         length = self._config.max_seq_length
         arrays = preprocessing.pack(rows, {self._task: self._number}, length)
         store = preprocessing.FeatureStore(arrays, self._num_heads)
@@ -382,7 +388,7 @@ class TaskPredictor(Predictor):
 def predictor_of(
     trained: FinetunedModel, folder: Path, task: str | None
 ) -> TaskPredictor:
-    """The model of a trial's folder at work on one of its tasks; None: the first."""
+    """The predictor for one of a trial's tasks; None: the first."""
     config = trained.config
     tasks = registry.make_tasks(config, trained.vocab, folder, reads_data=False)
     number = config.task_names.index(task) if task else 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An HTML page about a run of pre-training."""
+"""The HTML report of a pre-training run."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ _MAX_SAMPLES = 5
 
 
 def config_of(model_dir: Path) -> dict[str, Any]:
-    """The settings of a run of pre-training, as they stand in its config.json.
+    """The config.json of a pre-training run.
 
-    Raises `UserError`: 2 for anything but such a run, 65 for a damaged file.
+    Raises `UserError`: 2 for other directories, 65 for a damaged file.
     """
     path = model_dir / "config.json"
     content = read_json(path) if path.is_file() else {}
     if not content or "task_names" in content:
         raise UserError(
-            f"report is on a run of pre-training, and {model_dir} is not one.\n"
-            "Name its directory, not a checkpoint or an exported model."
+            f"{model_dir} is not the directory of a pre-training run, which report "
+            "needs."
         )
     PretrainingConfig.checked(content, str(path))
     return content
@@ -50,13 +50,13 @@ def write_report(
     passages: Sequence[tuple[str, Sequence[TokenPrediction]]],
     output: str | os.PathLike,
 ) -> None:
-    """Writes the page of the run in `model_dir`.
+    """Writes the report of the run in `model_dir`.
 
     Args:
       passages: texts and the predictions on their corrupted tokens.
-      output: the HTML file; it needs no other files.
+      output: the HTML file, which needs no other files.
 
-    Raises `UserError` (73) when it cannot be written.
+    Raises `UserError` (73) if it cannot be written.
     """
     config = config_of(model_dir)
     parts = [f"<h1>Pre-training of {html.escape(model_dir.name)}</h1>"]
@@ -87,7 +87,7 @@ def write_report(
 
 
 def _samples(model_dir: Path) -> list[str]:
-    """A passage as the discriminator saw it at some steps of the training."""
+    """A passage with the discriminator's predictions at some steps of the training."""
     path = model_dir / SAMPLES
     rows = list(read_metrics(path)) if path.is_file() else []
     if not rows:
@@ -103,7 +103,7 @@ def _samples(model_dir: Path) -> list[str]:
 
 
 def results_of(model_dir: Path) -> dict[str, Any]:
-    """The evaluation of a run, as it was written; empty if there is none.
+    """The stored evaluation of a run; empty if there is none.
 
     Raises `UserError` (65) for a file that is not JSON.
     """
@@ -112,11 +112,11 @@ def results_of(model_dir: Path) -> dict[str, Any]:
 
 
 def data_of(results: dict[str, Any]) -> str:
-    """Which data an evaluation is of: metrics of text that was learnt say little."""
+    """Names the data of an evaluation, as training data give better metrics."""
     return {
-        None: "the data that the run evaluates on",
-        True: "the data that it was trained on",
-        False: "the data that eval_tfrecords names besides",
+        None: "the run's evaluation data",
+        True: "its training data",
+        False: "the data of eval_tfrecords",
     }[results.get("is_training_data")]
 
 

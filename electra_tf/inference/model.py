@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every loaded model can do, and the error where a model lacks a part."""
+"""The methods of all loaded models, and the error if a model lacks a part."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from electra_tf.inference.scoring import (
     TextWindow,
     TokenScore,
     batched,
-    batches,
+    rows_of,
     windows_of,
 )
 from electra_tf.text import tokenization
@@ -42,8 +42,8 @@ _POOLINGS: dict[str | None, Callable[[np.ndarray], np.ndarray]] = {
 }
 _TASK = "a trial of run_finetuning.py or a Hugging Face model with the head of a task"
 _PRETRAINED = "a run of pre-training"
-_WEIGHTS = "what it was exported from"
-# Method or attribute -> (what it needs, what has that).
+_WEIGHTS = "the model before its export"
+# Method or attribute -> (the part that it needs, models with that part).
 _NEEDS = {
     "predict": ("the head of a task", _TASK),
     "detect": (
@@ -69,15 +69,15 @@ class MissingPartError(UserError, AttributeError):
 class TokenPrediction(NamedTuple):
     """A token and its probability.
 
-    Of `detect` and `corrupt` a token of the text, and that it was replaced; of
-    `fill_mask` one that may stand in the place of a [MASK].
+    `detect` and `corrupt` give tokens of the text and the probability that they were
+    replaced; `fill_mask` gives candidates for a [MASK].
     """
 
     text: str
-    start: int  # characters of the text, where the token or the [MASK] stands
+    start: int  # of the token or the [MASK], in characters of the text
     end: int
     probability: float
-    replacement: str | None = None  # what the generator put there, if anything
+    replacement: str | None = None  # by the generator
 
     @property
     def is_replaced(self) -> bool:
@@ -88,20 +88,20 @@ class TokenPrediction(NamedTuple):
 class Model:
     """A loaded model, see `electra_tf.load`.
 
-    A method for which it lacks a part raises `MissingPartError`.
+    A method raises `MissingPartError` if the model lacks a part for it.
 
     Texts longer than `max_seq_length` are read in consecutive windows that do not
     overlap.
 
     Attributes:
       name: the path that it was loaded from.
-      what: what it is, "an ELECTRA model".
+      what: its kind, "an ELECTRA model".
       tokenizer: a `Tokenizer`.
       encoder: a Keras layer, int32 ids, mask and segment ids [B, L] -> EncoderOutput.
       vocab: of the tokenizer.
       max_seq_length: tokens of a window, [CLS] and [SEP] included.
-      origin: the checkpoint or directory that the weights are of.
-      methods: by which it scores, the best one first.
+      origin: the checkpoint or directory of the weights.
+      methods: of scoring, the best one first.
     """
 
     name: str
@@ -112,9 +112,9 @@ class Model:
     max_seq_length: int
     origin: str
     methods: Sequence[str] = ()
-    # Of ids, mask and segment ids [B, L]: P(token was replaced) [B, L]; with positions
-    # [B, N] besides, the logits of all tokens there [B, N, V].
+    # ids, mask and segment ids [B, L] -> P(token was replaced) [B, L]
     _detect: Callable[..., Any] | None = None
+    # ids, mask, segment ids [B, L] and positions [B, N] -> logits [B, N, V]
     _logits_at: Callable[..., Any] | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -123,7 +123,7 @@ class Model:
         raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 
     def lacks(self, name: str) -> MissingPartError:
-        """The error of a method or attribute that this model has no part for."""
+        """The error for a method or attribute whose part this model lacks."""
         part, owner = _NEEDS[name]
         return MissingPartError(
             f"{self.name} is {self.what}: {name} needs {part}, which {owner} has."
@@ -147,8 +147,7 @@ class Model:
         """Vectors of texts, float32 [n, H].
 
         Args:
-          texts: one or several, str or bytes, or tensors of them. What is longer than
-            `max_seq_length` is read in consecutive windows.
+          texts: one or several, str or bytes, or tensors of them.
           pooling: "mean" over the tokens of a text, [CLS] and [SEP] included; "cls",
             the vector of [CLS]; None: no pooling, a list of [tokens, H].
         """
@@ -170,15 +169,12 @@ class Model:
         windows = [TextWindow(n, [], 0, 0, 0) for n, row in enumerate(ids) if not row]
         for number, row in enumerate(ids):
             windows += windows_of(number, row, self.max_seq_length - 2, overlap=0)
-        windows.sort(key=lambda window: len(window.ids))
-        for batch in batches(windows, lambda window: len(window.ids) + 2):
-            packed = tokenization.pack(self.tokenizer.vocab, [w.ids for w in batch])
-            for window, row in zip(batch, self._hidden(*packed).numpy(), strict=True):
-                found, count = states[window.text], len(window.ids)
-                # Of windows in a row, [CLS] is that of the first, [SEP] of the last.
-                begin = int(window.start > 0)
-                end = count + 1 + (window.start + count + 2 == len(found))
-                found[window.start + begin : window.start + end] = row[begin:end]
+        for window, row in rows_of(self._hidden, self.tokenizer.vocab, windows):
+            found, count = states[window.text], len(window.ids)
+            # [CLS] comes from a text's first window, [SEP] from its last.
+            begin = int(window.start > 0)
+            end = count + 1 + (window.start + count + 2 == len(found))
+            found[window.start + begin : window.start + end] = row[begin:end]
         return states
 
     @functools.cached_property
@@ -192,18 +188,21 @@ class Model:
         return tf.function(hidden, [ids, ids, ids], autograph=False)
 
     def _score_function(self, method: str) -> Callable[..., Any]:
-        """Of ids, mask and segment ids [B, L] (and positions [B]) to scores."""
+        """A function of ids, mask, segment ids [B, L] (and positions [B]) -> scores."""
         raise NotImplementedError
 
-    def detect(self, texts: Any, batch_size: int = 32) -> list[list[TokenPrediction]]:
+    def detect(self, texts: Any) -> list[list[TokenPrediction]]:
         """How much each token of each text looks replaced."""
         if self._detect is None:
             raise self.lacks("detect")
-        return self._predictions(
-            texts,
-            batch_size,
-            lambda _, packed: (packed.input_ids, self._detect(*packed).numpy()),
+        vocab, length = self.vocab, self.max_seq_length
+        scorer = TextScorer(
+            self._detect, vocab, self.tokenizer, length, "detect", self.name
         )
+        return [
+            [TokenPrediction(*token[:4]) for token in tokens]
+            for tokens in scorer.score_tokens(texts)
+        ]
 
     def fill_mask(
         self, texts: Any, top_k: int = 5
@@ -243,11 +242,10 @@ class Model:
         return {}
 
     def scorer(self, method: str | None = None) -> TextScorer:
-        """What scores texts by one of METHODS.
+        """Scores texts by one of METHODS.
 
-        By default it is Electric's, or else the best that the model offers, which a
-        line on stderr names. Raises `UserError`, naming those that it offers, for
-        another.
+        The default is the best method of the model; a line on stderr names it unless
+        it is Electric's. Raises `UserError` for a method that the model lacks.
         """
         if not self.methods:
             raise self.lacks("score")
@@ -256,10 +254,10 @@ class Model:
             if method != "electric":
                 print(f"Scored by {method}: {METHODS[method]}.", file=sys.stderr)
         if method not in self.methods:
-            listed = "; ".join(f"{offer} ({METHODS[offer]})" for offer in self.methods)
+            methods = "; ".join(f"{name} ({METHODS[name]})" for name in self.methods)
             raise UserError(
                 f"{self.name} is {self.what} and has no scores by the method "
-                f"{method!r}.\nIt offers: {listed}."
+                f"{method!r}.\nIt has: {methods}."
             )
         if method not in self._scorers:
             score, length = self._score_function(method), self.max_seq_length
@@ -286,51 +284,13 @@ class Model:
         """The score of each text, in order; see `TextScorer.score_texts`."""
         return self.scorer(method).score_texts(texts, overlap)
 
-    def _predictions(
-        self,
-        texts: Any,
-        batch_size: int,
-        judge: Callable[[int, tokenization.PackedTexts], tuple[np.ndarray, np.ndarray]],
-        least_length: int = 0,
-    ) -> list[list[TokenPrediction]]:
-        """What is predicted for the tokens of each text.
 
-        Args:
-          judge: of the number of a batch and the batch the tokens that the network
-            read and P(token was replaced), both [B, L].
-          least_length: of a batch.
-        """
-        texts, size = list(each_text(texts)), self.max_seq_length - 2
-        predictions: list[list[TokenPrediction]] = [[] for _ in texts]
-        windows = []
-        for number, text in enumerate(texts):
-            ids, offsets = self.tokenizer.encode_with_offsets(text)
-            for window in windows_of(number, ids, size, overlap=0):
-                end = window.start + len(window.ids)
-                windows.append((window, offsets[window.start : end]))
-        for number, batch in enumerate(batched(windows, batch_size)):
-            rows = [tokenization.join(self.vocab, window.ids) for window, _ in batch]
-            length = max(least_length, *(len(row.input_ids) for row in rows))
-            packed = tokenization.pad(rows, self.vocab.pad_id, length)
-            read, probs = judge(number, packed)
-            for row, (window, offsets) in enumerate(batch):
-                text, found = texts[window.text], predictions[window.text]
-                for place, (start, end) in enumerate(offsets, start=1):
-                    new, replacement = read[row, place], None
-                    if new != window.ids[place - 1]:
-                        replacement = self.vocab.tokens[new]
-                    probability = float(probs[row, place])
-                    token = text[start:end], start, end, probability, replacement
-                    found.append(TokenPrediction(*token))
-        return predictions
-
-
-# What an input may be a tuple of, by the key of `inputs.FORMS`.
+# Key of `inputs.FORMS` -> columns of an input that is given as a tuple.
 _COLUMNS = {"texts": ("text", "text_b"), "questions": ("question", "context")}
 
 
 def plain(value: Any) -> Any:
-    """A tensor, an array or one of its values as Python has them; bytes as text."""
+    """A tensor, an array or one of its values as Python values; bytes as text."""
     value = value.numpy() if hasattr(value, "numpy") else value
     value = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(value, list | tuple):
@@ -342,12 +302,12 @@ class Predictor(Model, abc.ABC):
     """A model that predicts.
 
     Args:
-      origin: where its weights are.
-      task: that it was fine-tuned on, by its name.
-      reads: what it predicts for, a key of `inputs.FORMS`.
+      origin: the checkpoint or directory of the weights.
+      task: the name of the fine-tuning task.
+      reads: the kind of its inputs, a key of `inputs.FORMS`.
       num_texts: 2 for pairs.
-      fewest: of them that an input may have, if not as many.
-      facts: in JSON, what its answers depend on besides the weights.
+      fewest: texts of an input at least, if fewer than num_texts are allowed.
+      facts: in JSON, all that answers depend on besides the weights.
     """
 
     def __init__(
@@ -367,7 +327,7 @@ class Predictor(Model, abc.ABC):
 
     @abc.abstractmethod
     def read_inputs(self, source: Source) -> Iterator[Input]:
-        """What is to be predicted, in a user's file."""
+        """Reads the inputs of a user's file."""
 
     @abc.abstractmethod
     def predictions(
@@ -390,13 +350,13 @@ class Predictor(Model, abc.ABC):
             yield one.fields | found
 
     def predict(self, inputs: Iterable[Any]) -> list[dict[str, Any]]:
-        """Predictions in order; docs/prediction.md says what they hold.
+        """Predictions in order; docs/prediction.md describes them.
 
         Args:
           inputs: texts, pairs of texts, lists of words or pairs (question, context), as
-            str, bytes or tensors; or objects by column, as a line of .jsonl has them.
+            str, bytes or tensors; or objects by column, like lines of .jsonl.
 
-        Raises `UserError` naming the input that cannot be used.
+        Raises `UserError` naming the first unusable input.
         """
         inputs = plain(inputs) if hasattr(inputs, "ndim") else inputs
         inputs = [inputs] if isinstance(inputs, str | bytes | Mapping) else inputs

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pre-trained model at work, or an encoder alone.
+"""Pre-trained models, and encoders without heads: detect, corrupt, fill masks, score.
 
 model = electra_tf.load("data/models/electra_small")
 [tokens] = model.detect("The doctor opened the giraffe and read it.")
@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -21,27 +21,30 @@ import numpy as np
 
 from electra_tf import startup
 from electra_tf.config.pretraining import PretrainingConfig
-from electra_tf.console import say_nothing
+from electra_tf.console import silent
 from electra_tf.errors import UserError
 from electra_tf.inference.model import Model, TokenPrediction
-from electra_tf.inference.scoring import METHODS, TextScore, TokenScore
+from electra_tf.inference.scoring import METHODS, batched, windows_of
 from electra_tf.interop import huggingface, keras_hub, readers, tf1
 from electra_tf.interop.checkpoint import HEADS, StoredModel, empty_pretrainer
 from electra_tf.paths import local_of
 from electra_tf.storage.checkpoints import of_arrays
 from electra_tf.text import tokenization, word_list
-from electra_tf.text.tokenization import Tokenizer
+from electra_tf.text.tokenization import Tokenizer, each_text
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary, resolve_settings
 
 if TYPE_CHECKING:
     from electra_tf.pretrain.pretraining import ElectraPretrainer
 
 
+_BATCH = 32  # windows that are corrupted together
+
+
 def methods_of(pretrainer: ElectraPretrainer) -> list[str]:
-    """The methods that a model offers, the best one first."""
+    """The scoring methods of a model, the best one first."""
     offered = {pretrainer.objective.scoring, pretrainer.generator.scoring}
-    # It takes the generator's q for what the samples were drawn from, and `mask_prob`
-    # for the probability that a token is one.
+    # The formula of electra_tt assumes that samples were drawn from q itself and that a
+    # token is one with probability `mask_prob`.
     settings = pretrainer.settings
     drawn = settings.temperature == 1 and not settings.disallow_correct
     evenly = pretrainer.objective.masks_evenly and not settings.rare_mask_power
@@ -52,7 +55,7 @@ def methods_of(pretrainer: ElectraPretrainer) -> list[str]:
 
 
 def function_of(model: ElectraPretrainer, method: str, mask_id: int) -> Callable:
-    """Scores by a method as a graph; docs/electric.md derives them.
+    """A scoring method as a graph; docs/electric.md derives the methods.
 
     | method | model | passes over a text of n tokens |
     |---|---|---|
@@ -62,8 +65,8 @@ def function_of(model: ElectraPretrainer, method: str, mask_id: int) -> Callable
     | mask_each | a masked language model: each token masked in turn | n |
     | discriminator | ELECTRA: log-probability of "original"; no likelihood | 1 |
 
-    Returns: function of ids, mask and segment ids, int32 [B, L], to float32 [B, L]; of
-      mask_each with positions int32 [B] besides, to float32 [B].
+    Returns: function of ids, mask and segment ids, int32 [B, L], to float32 [B, L].
+      That of mask_each also takes positions int32 [B] and returns float32 [B].
     """
     import tensorflow as tf
 
@@ -73,8 +76,8 @@ def function_of(model: ElectraPretrainer, method: str, mask_id: int) -> Callable
     def electric(*texts):
         """-E(x)_t of every token (Electric paper, sections 2.1 and 2.4).
 
-        The head says how much a token looks replaced, which is its energy: with the
-        normaliser that noise-contrastive estimation drives to 1, -E(x)_t estimates
+        The head's logit that a token was replaced is its energy. As noise-contrastive
+        estimation drives the normaliser to 1, -E(x)_t estimates
         log p(x_t | the other tokens).
         """
         return -model.replaced_logits(*texts, net_only=True)
@@ -94,7 +97,7 @@ def function_of(model: ElectraPretrainer, method: str, mask_id: int) -> Callable
         return log_probability(model.replaced_logits(*texts), log_q, mask_prob)
 
     def mask_each(ids, mask, segments, positions):
-        """log p(x_t | x without t) of one token per row, which is masked."""
+        """log p(x_t | x without t) of the one token per row that is masked."""
         at = tf.stack([tf.range(tf.shape(ids)[0]), positions], axis=1)
         targets = tf.gather_nd(ids, at)
         masks = tf.fill(tf.shape(targets), mask_id)
@@ -115,10 +118,10 @@ class PretrainedModel(Model):
 
     Args:
       network: an ElectraPretrainer, or a TextEncoder alone.
-      tokenizer_config: None: what lies beside the vocabulary, or config's.
+      tokenizer_config: by default the settings beside the vocabulary, or config's.
       name: of the model, for messages.
-      has_generator: whether its files hold a generator, or say that it is uniform.
-      origin: the checkpoint or directory that the weights are of.
+      has_generator: whether its files hold a generator or name a uniform one.
+      origin: the checkpoint or directory of the weights.
       known: see `StoredModel.known`.
     """
 
@@ -167,34 +170,50 @@ class PretrainedModel(Model):
     def _score_function(self, method: str) -> Callable[..., Any]:
         return function_of(self.pretrainer, method, self.vocab.mask_id)
 
-    def corrupt(
-        self, texts: Any, seed: int = 0, batch_size: int = 32
-    ) -> list[list[TokenPrediction]]:
+    def corrupt(self, texts: Any, seed: int = 0) -> list[list[TokenPrediction]]:
         """Lets the generator replace tokens as in training, and detects them.
 
-        Places are distinct, though, and drawn without `rare_mask_power`, which needs
-        the counts of the training data; no text is left intact. Tokens whose sample is
-        the original stay as they are.
+        Unlike in training, positions are distinct, `rare_mask_power` has no effect
+        (it needs the counts of the training data) and no text is left intact. Tokens
+        whose sample is the original stay as they are.
         """
         if self._detect is None or not self.has_generator:
             raise self.lacks("corrupt")
-
-        def judge(number: int, packed: tokenization.PackedTexts):
-            # For each new number of Python's there would be a new graph.
+        texts, size = list(each_text(texts)), self.max_seq_length - 2
+        predictions: list[list[TokenPrediction]] = [[] for _ in texts]
+        windows = []
+        for number, text in enumerate(texts):
+            ids, offsets = self.tokenizer.encode_with_offsets(text)
+            for window in windows_of(number, ids, size, overlap=0):
+                windows.append((window, offsets[window.start :]))
+        for number, batch in enumerate(batched(windows, _BATCH)):
+            # There must be room for as many positions as masking draws.
+            lengths = [len(window.ids) + 2 for window, _ in batch]
+            length = max(self.config.max_predictions_per_seq, *lengths)
+            packed = tokenization.pack(self.vocab, [w.ids for w, _ in batch], length)
+            # A Python int would make a new graph for each value.
             key = np.int64(seed), np.int64(number)
-            found = self._corrupt(packed._asdict(), self._words, *key)
-            return tuple(x.numpy() for x in found)
-
-        # There must be room for as many positions as masking draws.
-        least = self.config.max_predictions_per_seq
-        return self._predictions(texts, batch_size, judge, least)
+            ids, probabilities = self._corrupt(packed._asdict(), self._words, *key)
+            rows = zip(
+                batch, ids.numpy()[:, 1:], probabilities.numpy()[:, 1:], strict=True
+            )
+            for (window, offsets), new_ids, values in rows:
+                text = texts[window.text]
+                tokens = zip(window.ids, offsets, new_ids, values, strict=False)
+                for old, (start, end), new, probability in tokens:
+                    token = text[start:end], start, end, float(probability)
+                    replacement = self.vocab.tokens[new] if new != old else None
+                    predictions[window.text].append(
+                        TokenPrediction(*token, replacement)
+                    )
+        return predictions
 
     def save(self, path: str | os.PathLike, format: str = "huggingface") -> None:
-        """Writes the model with its present weights into a new directory.
+        """Writes the model with its current weights into a new directory.
 
         Args:
-          format: "huggingface" or "keras_hub", a directory for each network; "tf1", a
-            checkpoint of the original.
+          format: "huggingface" or "keras_hub", with a directory for each network; or
+            "tf1", a checkpoint of the original.
         """
         writers = {
             "huggingface": huggingface.write_huggingface,
@@ -203,7 +222,7 @@ class PretrainedModel(Model):
         }
         if format not in writers:
             raise UserError(
-                f"format is {format!r}; it is one of {', '.join(writers)}.\n"
+                f"format {format!r} is not one of {', '.join(writers)}.\n"
                 "export_model.py has others."
             )
         tensors = {v.path: np.array(v) for v in self._network.variables}
@@ -211,25 +230,15 @@ class PretrainedModel(Model):
         stored = StoredModel(
             self.config, *settings, tensors, {}, 0, self.origin, self._known
         )
-        writers[format](stored, "all", path, log=say_nothing)
+        writers[format](stored, "all", path, log=silent)
 
     @functools.cached_property
     def _words(self):
-        """The config's list of words; None, and a line on stderr, if it is gone."""
+        """The config's word list, if any."""
         from electra_tf.pretrain.masking import WordTables
 
-        if self.config.word_list is None:
-            return None
-        try:
-            return WordTables.of(
-                word_list.load(
-                    self.config.word_list, self.vocab, self.config.do_lower_case
-                )
-            )
-        except UserError as error:
-            why = " ".join(str(error).split())
-            _to_stderr(f"Note: {why} Words are masked by their ## pieces only.")
-            return None
+        path, lower = self.config.word_list, self.config.do_lower_case
+        return path and WordTables.of(word_list.load(path, self.vocab, lower))
 
     def _corrupted(self, batch, words, seed, number):
         from electra_tf.pretrain import masking
@@ -257,10 +266,10 @@ def load(path: str | os.PathLike) -> PretrainedModel:
 
     Raises `UserError` if the path holds none, or if its files do not fit each other.
     """
-    found = readers.find(path, log=say_nothing)
+    found = readers.find(path, log=silent)
     path = os.path.abspath(local_of(os.fspath(path)))
     startup.import_tensorflow()
-    log = say_nothing if found.run else _to_stderr
+    log = silent if found.run else functools.partial(print, file=sys.stderr)
     stored = found.read(log=log, slots=False, strict=False)
     if any(name.startswith(HEADS) for name in stored.tensors):
         network = empty_pretrainer(stored.config, stored.vocab)
@@ -272,7 +281,7 @@ def load(path: str | os.PathLike) -> PretrainedModel:
         network.build(None)
     weights = of_arrays(stored.origin, stored.tensors)
     weights.assign_to({v.path: v.value for v in network.variables})
-    # Without a generator, a uniform one is assumed; a run's files say it.
+    # A uniform generator is assumed for files without one; a run's config names it.
     assumed = "generator" not in stored.known
     return PretrainedModel(
         stored.config,
@@ -284,26 +293,3 @@ def load(path: str | os.PathLike) -> PretrainedModel:
         origin=found.origin,
         known=stored.known,
     )
-
-
-def _to_stderr(line: str) -> None:
-    print(line, file=sys.stderr)
-
-
-def score_tokens(
-    texts: Any, model: Model | str | os.PathLike, **options
-) -> Iterator[list[TokenScore]]:
-    """Scores of each text's tokens by a model or the model of a run's directory.
-
-    `options`: those of `Model.score_tokens`.
-    """
-    model = model if isinstance(model, Model) else load(model)
-    return model.score_tokens(texts, **options)
-
-
-def score_texts(
-    texts: Any, model: Model | str | os.PathLike, **options
-) -> Iterator[TextScore]:
-    """The score of each text, otherwise as `score_tokens`."""
-    model = model if isinstance(model, Model) else load(model)
-    return model.score_texts(texts, **options)

@@ -2,48 +2,40 @@
 """Ranks n-best lists again, by given score + weight x the score of a language model.
 
 Both scores are sums of natural logarithms, so this is a product of two models, one of
-them raised to the power of the weight.  Weight 0 is the order of the given scores.
+them raised to the power of the weight.  With weight 0 the given scores decide.
 
-N-best lists are what a speech recogniser or translator offers: JSON lines, one list a
-line, higher scores are better:
+N-best lists are the output of a speech recogniser or translator: JSON lines, one list
+a line, higher scores are better; "reference" may be left out, other keys are kept:
 
     {"id": "utt1", "hypotheses": [{"text": "a cat", "score": -3.5}, ...],
      "reference": "the cat"}
-
-"reference" may be left out, or come from a file of lines `<id> word word ...`; other
-keys are kept.
 """
 
 from __future__ import annotations
 
 import collections
-import dataclasses
 import itertools
 import json
 import math
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
 from electra_tf.inference import scoring
 from electra_tf.text import corpus
-from electra_tf.text.records import json_line
 
 
-@dataclasses.dataclass
-class Hypothesis:
-    """One text that is offered, with its score (higher is better)."""
+class Hypothesis(NamedTuple):
+    """A text with its score (higher is better) and its JSON object."""
 
     text: str
     score: float
-    row: dict[str, Any]  # the JSON object it came from
+    row: dict[str, Any]
 
 
-@dataclasses.dataclass
-class NBestList:
-    """What is offered for one utterance, in the order of the file."""
+class NBestList(NamedTuple):
+    """The hypotheses for one utterance, in the order of the file."""
 
     id: str
     hypotheses: list[Hypothesis]
@@ -52,62 +44,41 @@ class NBestList:
 
 
 def read_nbest(
-    path: str | os.PathLike | None,
-    references: str | os.PathLike | None = None,
-    encoding_errors: str = "strict",
+    path: str | os.PathLike | None, encoding_errors: str = "strict"
 ) -> list[NBestList]:
     """Reads all lists of a file, in order.
 
     Args:
       path: JSON lines; None: standard input.
-      references: a file of references; every list must have one then.
       encoding_errors: see `corpus.read_lines`.
 
-    Raises `UserError` naming file and line: no or twice the same id, ids without a
-    reference, empty lists, scores that are not finite numbers.
+    Raises `UserError` naming file and line: a missing or repeated id, empty lists,
+    scores that are not finite numbers.
     """
-    lists = _read_json_lines(path, encoding_errors)
-    if not lists:
-        raise UserError(f"{_name(path)} holds no lists.")
-    if references is not None:
-        known = _read_references(references, encoding_errors)
-        for one in lists:
-            if one.id not in known:
-                raise UserError(f"{references} has no reference for {one.id!r}.")
-            one.reference = known[one.id]
-    return lists
-
-
-def _name(path) -> str:
-    return corpus.STANDARD_INPUT if path is None else str(path)
-
-
-def _damaged(path, line: int, what: str) -> UserError:
-    return UserError(f"{_name(path)}, line {line}: {what}", EXIT_DAMAGED)
-
-
-def _read_json_lines(path, encoding_errors: str) -> list[NBestList]:
+    name = corpus.STANDARD_INPUT if path is None else str(path)
     lists: dict[str, NBestList] = {}
     for number, line in enumerate(corpus.read_lines(path, encoding_errors), 1):
         if not line.strip():
             continue
         try:
             one = _list_of(json.loads(line))
-        except (*JSON_ERRORS, KeyError, TypeError, OverflowError) as error:
-            raise _damaged(
-                path,
-                number,
-                f'no list of the form {{"id": ..., "hypotheses": [...]}} ({error}).\n'
+            if one.id in lists:
+                raise ValueError(f"id {one.id!r} again")
+        except JSON_ERRORS as error:
+            raise UserError(
+                f"{name}, line {number}: not a list of the form "
+                f'{{"id": ..., "hypotheses": [...]}} ({error}).\n'
                 'A hypothesis has "text" and a finite "score".',
+                EXIT_DAMAGED,
             ) from None
-        if one.id in lists:
-            raise _damaged(path, number, f"id {one.id!r} again.")
         lists[one.id] = one
+    if not lists:
+        raise UserError(f"{name} holds no lists.")
     return list(lists.values())
 
 
 def _list_of(row: dict[str, Any]) -> NBestList:
-    """The list that a line holds; any of several errors for something else."""
+    """The list of a line; raises one of JSON_ERRORS for anything else."""
     hypotheses = [Hypothesis(h["text"], 1.0 * h["score"], h) for h in row["hypotheses"]]
     texts = [row.get("reference") or "", *(one.text for one in hypotheses)]
     if not (row["id"] != "" and hypotheses and all(isinstance(t, str) for t in texts)):
@@ -117,19 +88,8 @@ def _list_of(row: dict[str, Any]) -> NBestList:
     return NBestList(str(row["id"]), hypotheses, row.get("reference"), row)
 
 
-def _read_references(path, encoding_errors: str) -> dict[str, str]:
-    """First word of each line -> the rest with single spaces."""
-    found: dict[str, str] = {}
-    for number, line in enumerate(corpus.read_lines(path, encoding_errors), 1):
-        key, *words = line.split() or [""]
-        if not line.startswith(key or "an id") or key in found:
-            raise _damaged(path, number, f"the id is missing, or again: {line!r:.60}.")
-        found[key] = " ".join(words)
-    return found
-
-
 class Ranked(NamedTuple):
-    """A hypothesis with its place in the given list and both scores."""
+    """A hypothesis with its index in the given list and both scores."""
 
     index: int
     text: str
@@ -150,7 +110,7 @@ class Tuned(NamedTuple):
 def rank(one: NBestList, model: Sequence[float], weight: float) -> list[Ranked]:
     """The hypotheses of a list, the best first; ties keep their order.
 
-    Raises `UserError` if a score is not finite: an order would be an accident.
+    Raises `UserError` if a score is not finite.
     """
     rows = [
         Ranked(i, item.text, item.score, score, item.score + weight * score)
@@ -165,33 +125,22 @@ def rank(one: NBestList, model: Sequence[float], weight: float) -> list[Ranked]:
     return sorted(rows, key=lambda row: -row.total)
 
 
-def lines(
-    lists: Sequence[NBestList],
-    model: Sequence[Sequence[float]],
-    weight: float,
-    best_only: bool,
-) -> Iterator[str]:
-    """Each list in its new order as JSON, or its id and best text."""
+def reranked(
+    lists: Sequence[NBestList], model: Sequence[Sequence[float]], weight: float
+) -> Iterator[dict[str, Any]]:
+    """Yields the JSON object of each list, its hypotheses in their new order."""
     for one, scores in zip(lists, model, strict=True):
-        ranked = rank(one, scores, weight)
-        if best_only:
-            best = f"{one.id} {' '.join(ranked[0].text.split())}".rstrip()
-            yield best.encode("utf-8", "replace").decode()  # half a character
-        else:
-            hypotheses = [
-                one.hypotheses[row.index].row
-                | {"text": row.text, "score": row.given}
-                | {"model_score": round(row.model, 6), "total": round(row.total, 6)}
-                for row in ranked
-            ]
-            whole = {"id": one.id} | one.row | {"hypotheses": hypotheses}
-            if one.reference is not None:
-                whole["reference"] = one.reference
-            yield json_line(whole)
+        hypotheses = [
+            one.hypotheses[row.index].row
+            | {"text": row.text, "score": row.given}
+            | {"model_score": round(row.model, 6), "total": round(row.total, 6)}
+            for row in rank(one, scores, weight)
+        ]
+        yield {"id": one.id} | one.row | {"hypotheses": hypotheses}
 
 
 def word_errors(reference: str, hypothesis: str) -> int:
-    """Words to substitute, delete or insert to make a reference of a hypothesis."""
+    """Words to substitute, delete or insert to turn a hypothesis into its reference."""
     words = hypothesis.split()
     distances = list(range(len(words) + 1))  # from the reference so far to words[:j]
     for i, word in enumerate(reference.split(), 1):
@@ -204,21 +153,17 @@ def word_errors(reference: str, hypothesis: str) -> int:
 
 
 def errors_of(lists: Sequence[NBestList], is_needed: bool) -> list[list[int]] | None:
-    """Word errors of each hypothesis of each list; None where a reference is missing.
+    """Word errors of each hypothesis of each list; None if a reference is missing.
 
-    Raises `UserError` naming a list without reference if the errors are needed.
-    Otherwise a line on stderr counts these lists, unless they all are.
+    Raises `UserError` naming such a list if the errors are needed.
     """
     missing = [one.id for one in lists if one.reference is None]
     if missing and is_needed:
         raise UserError(
             f"word errors cannot be counted: {missing[0]!r}, of {len(missing)}, has no "
-            'reference.\nGive --references, or a "reference" with every list.'
+            '"reference".'
         )
     if missing:
-        if len(missing) < len(lists):
-            line = f"No word error rate; lists without a reference: {len(missing)}."
-            print(line, file=sys.stderr)
         return None
     return [
         [word_errors(one.reference, hypothesis.text) for hypothesis in one.hypotheses]
@@ -244,9 +189,9 @@ def describe(
     weight: float,
     tuned: Tuned | None,
 ) -> Iterator[str]:
-    """How many lists there are, the weight, and the word error rates if known.
+    """The number of lists, the weight, and the word error rates if known.
 
-    Those before and after, and the least that these lists allow.
+    Rates are those before, after, and the lowest possible with these lists.
     """
     single = sum(len(one.hypotheses) == 1 for one in lists)
     line = f"Lists: {len(lists)}, with one hypothesis only: {single}; "
@@ -260,18 +205,11 @@ def describe(
     words = sum(len(one.reference.split()) for one in lists)
     counts = [chosen_errors(lists, model, errors, at) for at in (0.0, weight)]
     counts.append(sum(map(min, errors)))
-    before, after, least = (f"{error_rate(count, words):.2%}" for count in counts)
+    before, after, least = (f"{count / max(1, words):.2%}" for count in counts)
     yield (
         f"Word error rate: {before} by given score, {after} reranked; {least} with the "
         f"best of each list ({', '.join(map(str, counts))} of {words} words)."
     )
-
-
-def error_rate(errors: int, words: int) -> float:
-    """Errors per word of the references; infinite if these have none."""
-    if not words:
-        return math.inf if errors else 0.0
-    return errors / words
 
 
 def tune(
@@ -283,8 +221,8 @@ def tune(
 
     A hypothesis' total is a line in the weight, so the best one changes only where two
     lines cross; between crossings the errors are constant (Och 2003, section 4).  Of
-    equal ranges the widest wins, and its middle is the weight: what depends least on
-    the list at hand.  In a range without end it is twice its beginning, at least 1.
+    equal ranges the widest wins, and the weight is its middle, which depends least on
+    these lists.  In an unbounded range it is twice the lower bound, at least 1.
     """
     total, changes = 0, []  # (weight, change of the errors)
     for one, scores, counts in zip(lists, model, errors, strict=True):
@@ -309,7 +247,7 @@ def tune(
 def best_lines(
     given: Sequence[float], model: Sequence[float]
 ) -> list[tuple[float, int]]:
-    """Which hypothesis is best from which weight on: [(0, i), (weight, j), ...]."""
+    """The best hypothesis from each weight on: [(0, i), (weight, j), ...]."""
     best = max(range(len(given)), key=lambda i: (given[i], model[i]))
     found, weight = [(0.0, best)], 0.0
     while True:
@@ -320,7 +258,7 @@ def best_lines(
         ]
         if not crossings:
             return found
-        # Of lines that cross at one weight the steepest is the best after it.
+        # If several lines cross at one weight, the steepest is the best after it.
         weight, best = min(crossings, key=lambda c: (c[0], -model[c[1]]))
         found.append((weight, best))
 
@@ -328,12 +266,12 @@ def best_lines(
 def score_lists(
     lists: Sequence[NBestList], scorer: scoring.TextScorer, overlap: int = 0
 ) -> list[list[float]]:
-    """A model's scores of the hypotheses; says on stderr which of them say nothing."""
+    """Scores the hypotheses; warns on stderr about texts without known tokens."""
     texts = (hypothesis.text for one in lists for hypothesis in one.hypotheses)
     scored = list(scorer.score_texts(texts, overlap))
     counts: collections.Counter[str] = collections.Counter()
     for one in scored:
         counts.update(scoring.counts_of(one.num_tokens, one.num_unknown))
-    scoring.warn_of_nothing(counts)
+    scoring.warn_of_empty(counts)
     scores = (one.score for one in scored)
     return [list(itertools.islice(scores, len(one.hypotheses))) for one in lists]

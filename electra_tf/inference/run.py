@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of run_inference.py, from its flags to what is written."""
+"""The commands of run_inference.py, from flags to output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from absl.flags import FlagValues
 
 from electra_tf import paths
 from electra_tf.config.run import run_directory
-from electra_tf.console import Console
 from electra_tf.errors import EXIT_FLAGS, UserError
 from electra_tf.storage.files import line_writer
 from electra_tf.storage.remote import check_writable, fetch, put
@@ -24,12 +23,12 @@ from electra_tf.text import units
 from electra_tf.text.corpus import standard_input
 from electra_tf.text.records import json_line
 
-# The modules of the commands import TensorFlow: after the flags were checked.
+# Modules that import TensorFlow are imported after the flags are checked.
 
-_READ = ("input", "nbest", "references")
+_READ = ("input", "nbest")
 _OF_CORPORA = ("workers", "shard_mb", "runner", "beam_args")
-# With --output-dir they would change, or end, what is written.
-_NOT_OF_CORPORA = ("output", "format", "corrupt", "seed", "threshold", "max_passages")
+# Flags that --output-dir cannot follow.
+_NOT_OF_CORPORA = ("output", "format", "corrupt", "seed", "threshold")
 
 
 def run(command: str, flags: FlagValues, beam_args: str | None) -> None:
@@ -39,7 +38,7 @@ def run(command: str, flags: FlagValues, beam_args: str | None) -> None:
       command: the name of a function of this module.
       beam_args: options of Apache Beam; None: processes of this machine.
 
-    Raises `UserError`: 1 for flags that do not go together, else as the commands do.
+    Raises `UserError`: 1 for flags that do not go together, or that of the command.
     """
     given: Any = types.SimpleNamespace(**flags.flag_values_dict())
     needed = {"rerank": "nbest", "predict": "model"}.get(command)
@@ -59,99 +58,93 @@ def run(command: str, flags: FlagValues, beam_args: str | None) -> None:
         _write_shards(command, given, beam_args)
         return
     _check_input(command, given)
-    commands = {f.__name__: f for f in (detect, report, score, rerank, predict)}
-    if written := commands[command](given):
-        put(written)
+    output = given.output
+    if command == "report":
+        output = report(given)
+    else:
+        commands = {f.__name__: f for f in (detect, score, rerank, predict)}
+        with line_writer(output) as write:
+            for line in commands[command](given):
+                write(line)
+    if output:
+        put(output)
 
 
-def detect(given) -> str | None:
-    """Shows the predictions for the tokens of each passage of the input."""
+def detect(given) -> Iterator[str]:
+    """Yields passages with the predictions for their tokens."""
     from electra_tf.inference import detection, prediction
 
-    with line_writer(given.output) as write:
-        model = prediction.load(_model(given))
-        if given.corrupt:
-            model.corrupt([])  # raises the error of a model that cannot
-        in_terminal = given.output is None and sys.stdout.isatty()
-        passages = detection.passages(_texts(given), given.max_passages)
-        seed = given.seed if given.corrupt else None
-        for line in detection.show(
-            detection.detect(model, passages, seed),
-            given.format,
-            temperature=model.config.temperature if given.corrupt else None,
-            threshold=given.threshold,
-            colour=in_terminal or "FORCE_COLOR" in os.environ,
-        ):
-            write(line)
-    return given.output
+    model = prediction.load(_model(given))
+    if given.corrupt:
+        model.corrupt([])  # raises the error of a model without generator
+    in_terminal = given.output is None and sys.stdout.isatty()
+    return detection.show(
+        detection.detect(model, _texts(given), given.seed if given.corrupt else None),
+        given.format,
+        temperature=model.config.temperature if given.corrupt else None,
+        threshold=given.threshold,
+        colour=in_terminal or "FORCE_COLOR" in os.environ,
+    )
 
 
 def report(given) -> str:
-    """Writes an HTML page about a run."""
+    """Writes an HTML page about a run; returns its path."""
     from electra_tf.inference import detection, html_report, pretrained_model
 
     folder = Path(_model(given))
     bring_model(folder)
-    html_report.config_of(folder)  # raises the error of another directory
-    shown: list[tuple] = []
+    html_report.config_of(folder)  # raises the error of other directories
+    passages: list[tuple] = []
     if given.input:
-        texts = list(detection.passages(_texts(given), given.max_passages))
-        corrupted = pretrained_model.load(folder).corrupt(texts, seed=given.seed)
-        shown = list(zip(texts, corrupted, strict=True))
+        model = pretrained_model.load(folder)
+        passages = list(detection.detect(model, _texts(given), given.seed))
     output = given.output or os.path.join(folder, "report.html")
-    html_report.write_report(folder, shown, output)
+    html_report.write_report(folder, passages, output)
     print(paths.shown(f"Written to {output}"))
     return output
 
 
-def score(given) -> str | None:
-    """Writes a JSON object for each text of the input."""
+def score(given) -> Iterator[str]:
+    """Yields a JSON object for each text of the input."""
     from electra_tf.inference import prediction, scoring
 
-    with line_writer(given.output) as write:
-        scorer = prediction.load(_model(given)).scorer(given.method)
-        counts: collections.Counter[str] = collections.Counter()
-        for row in scoring.rows(scorer, _texts(given), given.overlap, given.tokens):
-            counts.update(scoring.counts_of(row["num_tokens"], row["num_unknown"]))
-            write(json_line(row))
-        scoring.warn_of_nothing(counts)
-    return given.output
+    scorer = prediction.load(_model(given)).scorer(given.method)
+    counts: collections.Counter[str] = collections.Counter()
+    for row in scoring.rows(scorer, _texts(given), given.overlap, given.tokens):
+        counts.update(scoring.counts_of(row["num_tokens"], row["num_unknown"]))
+        yield json_line(row)
+    scoring.warn_of_empty(counts)
 
 
-def rerank(given) -> str | None:
-    """Writes the lists of --nbest in their new order."""
+def rerank(given) -> Iterator[str]:
+    """Yields the lists of --nbest in their new order."""
     from electra_tf.inference import prediction, reranking
 
     if (given.weight is None) != given.tune:
         raise UserError("rerank needs --weight or --tune, and not both.", EXIT_FLAGS)
-    lists = reranking.read_nbest(given.nbest, given.references, given.encoding_errors)
+    lists = reranking.read_nbest(given.nbest, given.encoding_errors)
     errors = reranking.errors_of(lists, is_needed=given.tune)
-    with line_writer(given.output) as write:
-        scorer = prediction.load(_model(given)).scorer(given.method)
-        scores = reranking.score_lists(lists, scorer, given.overlap)
-        tuned = reranking.tune(lists, scores, errors) if given.tune else None
-        weight = tuned.weight if tuned else given.weight
-        for line in reranking.lines(lists, scores, weight, best_only=given.best):
-            write(line)
+    scorer = prediction.load(_model(given)).scorer(given.method)
+    scores = reranking.score_lists(lists, scorer, given.overlap)
+    tuned = reranking.tune(lists, scores, errors) if given.tune else None
+    weight = tuned.weight if tuned else given.weight
+    yield from map(json_line, reranking.reranked(lists, scores, weight))
     for line in reranking.describe(lists, scores, errors, weight, tuned):
         print(line, file=sys.stderr)
-    return given.output
 
 
-def predict(given) -> str | None:
-    """Writes what a fine-tuned model predicts for each input."""
+def predict(given) -> Iterator[str]:
+    """Yields the prediction of a fine-tuned model for each input."""
     from electra_tf.finetune import inputs
     from electra_tf.inference import prediction
 
     predictor = prediction.load_predictor(given.model, given.task, given.data_dir)
     source = inputs.open_source(given.input, given.input_format, predictor.reads)
-    rows = predictor.read_inputs(source)
-    prediction.write(predictor, rows, given.output, Console(sys.stderr))
-    return given.output
+    return map(json_line, predictor.rows(predictor.read_inputs(source)))
 
 
 def _write_shards(command: str, given, beam_args: str | None) -> None:
-    """Writes shards of what the model says of all texts of a corpus."""
+    """Writes shards of the model's answers for all texts of a corpus."""
     from electra_tf.inference import corpus_run, scoring
 
     if given.input is None:
@@ -174,7 +167,7 @@ def _write_shards(command: str, given, beam_args: str | None) -> None:
         *(command, load, options, given.input, given.output_dir),
         *(given.workers, beam_args, shard_bytes),
     )
-    scoring.warn_of_nothing(manifest["counts"])
+    scoring.warn_of_empty(manifest["counts"])
 
 
 def _model(given) -> str:
@@ -199,10 +192,9 @@ def _texts(given) -> Iterator[str]:
 
 
 def _check_effects(given, flags: FlagValues) -> None:
-    """Refuses flags that go with --output-dir without it, and the other way round."""
-    to_corpus = given.output_dir is not None
+    """Raises `UserError` for flags without effect, with or without --output-dir."""
     names, why = _OF_CORPORA, "is for --output-dir"
-    if to_corpus:
+    if given.output_dir is not None:
         names, why = _NOT_OF_CORPORA, "is not for --output-dir"
     for name in names:
         if flags[name].value != flags[name].default:
@@ -210,7 +202,7 @@ def _check_effects(given, flags: FlagValues) -> None:
 
 
 def _check_not_read(given) -> None:
-    """Refuses an output that would replace what is read."""
+    """Raises `UserError` if the output would replace an input."""
     for name in _READ:
         path = getattr(given, name)
         both_are_files = all(map(os.path.isfile, (path or "", given.output)))
@@ -221,7 +213,7 @@ def _check_not_read(given) -> None:
 
 
 def _check_input(command: str, given) -> None:
-    """Refuses an input that is not there, before the model is loaded."""
+    """Raises `UserError` for a missing input, before the model is loaded."""
     if given.input is None:
         if command in ("detect", "score", "predict"):
             standard_input()

@@ -5,12 +5,12 @@ model = electra_tf.load("data/models/electric_small")
 for scored in model.score_texts(open("texts.txt")):
     print(scored.score, scored.num_tokens)
 
-Texts are read as they come, some thousand at a time, scored in batches of similar
-length and returned in their order.  The score of a text is the sum of its tokens'.
+Texts are read lazily, some thousand at a time, scored in batches of similar length and
+returned in their order.  The score of a text is the sum of its tokens' scores.
 
-A text that is longer than the model is read in windows.  They follow each other without
-overlap unless `overlap` is given; then each begins that many tokens before the end of
-the one before, and a token in both counts where it stands farther from the edge.
+A text that is too long for the model is read in windows.  With `overlap`, each window
+begins that many tokens before the end of the previous one, and a shared token counts in
+the window where it is farther from the edge.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from electra_tf.text import tokenization
 from electra_tf.text.tokenization import Tokenizer, each_text
 from electra_tf.text.vocabulary import Vocabulary
 
-# Tokens read ahead, so that there are texts of equal length to put into a batch, and
-# tokens of a batch, padding included.
+# Tokens read ahead, to find texts of equal length for a batch, and tokens of a batch,
+# padding included.
 POOL_TOKENS = 1 << 17
 BATCH_TOKENS = 2048
 
-# What each method computes, the best one first.
+# Method -> its scores, the best method first.
 METHODS = {
     "electric": "minus the energy, in one pass",
     "electra_tt": "log-probabilities by discriminator and generator, in one pass",
@@ -46,7 +46,7 @@ METHODS = {
 class TokenScore(NamedTuple):
     """One token of a text and its score."""
 
-    text: str  # as it stands in the text
+    text: str  # part of the text
     start: int  # characters of the text
     end: int
     score: float  # natural logarithm
@@ -54,15 +54,15 @@ class TokenScore(NamedTuple):
 
 
 class TextScore(NamedTuple):
-    """The score of a text: a pseudo-log-likelihood where token scores are such."""
+    """The score of a text: a pseudo-log-likelihood if token scores are likelihoods."""
 
     score: float  # sum over the tokens, natural logarithm; 0 without tokens
     num_tokens: int
-    num_unknown: int  # of them, tokens that the model sees as [UNK]
+    num_unknown: int  # tokens that the model sees as [UNK]
 
 
 def to_json(text: str, scored: TextScore | list[TokenScore]) -> dict[str, Any]:
-    """One JSON object per text, with its tokens where these were scored."""
+    """One JSON object per text, with its tokens if these were scored."""
     if isinstance(scored, TextScore):
         return {"text": text} | scored._asdict() | {"score": round(scored.score, 6)}
     return {
@@ -83,21 +83,17 @@ def to_json(text: str, scored: TextScore | list[TokenScore]) -> dict[str, Any]:
 
 
 def rows(
-    scorer: TextScorer,
-    texts: Iterable[str],
-    overlap: int,
-    with_tokens: bool,
-    place: Callable[[int], str] = "text {}".format,
+    scorer: TextScorer, texts: Iterable[str], overlap: int, with_tokens: bool
 ) -> Iterator[dict[str, Any]]:
     """The JSON object of each text; otherwise as `TextScorer.score_texts`."""
     texts, copy = itertools.tee(texts)
     score = scorer.score_tokens if with_tokens else scorer.score_texts
-    for text, scored in zip(copy, score(texts, overlap, place), strict=True):
+    for text, scored in zip(copy, score(texts, overlap), strict=True):
         yield to_json(text, scored)
 
 
 def counts_of(num_tokens: int, num_unknown: int) -> dict[str, int]:
-    """What is counted of a scored text: tokens, and whether the score says nothing."""
+    """Counts a scored text: its tokens, and whether none of them is known."""
     return {
         "tokens": num_tokens,
         "texts_without_tokens": int(not num_tokens),
@@ -105,34 +101,32 @@ def counts_of(num_tokens: int, num_unknown: int) -> dict[str, int]:
     }
 
 
-def warn_of_nothing(counts: Mapping[str, int]) -> None:
-    """Says on stderr how many scores say nothing about their texts."""
-    if empty := counts.get("texts_without_tokens"):
-        print(f"Texts without tokens, which score 0: {empty}.", file=sys.stderr)
-    if unknown := counts.get("texts_of_unknown_tokens"):
-        print(
-            "Texts of unknown tokens only, whose scores say nothing about their "
-            f"words: {unknown}.",
-            file=sys.stderr,
-        )
+def warn_of_empty(counts: Mapping[str, int]) -> None:
+    """Warns on stderr about texts without tokens, or without known ones."""
+    for name, what in (
+        ("texts_without_tokens", "Texts without tokens, which score 0"),
+        ("texts_of_unknown_tokens", "Texts with a score of unknown tokens only"),
+    ):
+        if counts.get(name):
+            print(f"{what}: {counts[name]}.", file=sys.stderr)
 
 
 class TextWindow(NamedTuple):
-    """A part of a text that fits the model: its ids, and which of them count."""
+    """A part of a text that fits the model, and its tokens that count."""
 
     text: int  # index in the pool
     ids: list[int]  # without [CLS] and [SEP]
-    first: int  # of the tokens that count, in `ids`
+    first: int  # ids[first:last] count
     last: int
-    start: int  # of the tokens that count, in the text
+    start: int  # index of ids[first] in the text
 
 
 class TextScorer:
     """Scores texts with one model by one method; see `score_tokens`.
 
     Args:
-      score: of ids, mask and segment ids [B, L] the scores of all tokens [B, L]; of the
-        method mask_each with positions [B] besides, those there [B].
+      score: ids, mask and segment ids [B, L] -> scores of all tokens [B, L]. With the
+        method mask_each, also positions [B], and the result has their scores [B].
       max_tokens: tokens of the longest window, [CLS] and [SEP] included.
       name: of the model, for messages.
     """
@@ -150,22 +144,13 @@ class TextScorer:
         self.vocab, self.tokenizer, self.name = vocab, tokenizer, name
         self.window_size = max_tokens - 2
 
-    def score_tokens(
-        self,
-        texts: Any,
-        overlap: int = 0,
-        place: Callable[[int], str] = "text {}".format,
-    ) -> Iterator[list[TokenScore]]:
-        """Yields the scores of each text's tokens; none for a text without tokens.
-
-        Args:
-          place: names the n-th text, counted from 1, in errors.
+    def score_tokens(self, texts: Any, overlap: int = 0) -> Iterator[list[TokenScore]]:
+        """Yields the scores of each text's tokens; [] for a text without tokens.
 
         Raises `UserError` if a score is not finite.
         """
-        for text, (ids, offsets), scores in self._scored(
-            texts, overlap, place, self.tokenizer.encode_with_offsets
-        ):
+        encode = self.tokenizer.encode_with_offsets
+        for text, (ids, offsets), scores in self._scored(texts, overlap, encode):
             yield [
                 TokenScore(
                     text[start:end], start, end, float(score), i == self.vocab.unk_id
@@ -173,15 +158,10 @@ class TextScorer:
                 for i, (start, end), score in zip(ids, offsets, scores, strict=True)
             ]
 
-    def score_texts(
-        self,
-        texts: Any,
-        overlap: int = 0,
-        place: Callable[[int], str] = "text {}".format,
-    ) -> Iterator[TextScore]:
+    def score_texts(self, texts: Any, overlap: int = 0) -> Iterator[TextScore]:
         """Yields the score of each text; otherwise as `score_tokens`."""
         for _, (ids, _), scores in self._scored(
-            texts, overlap, place, lambda text: (self.tokenizer.encode(text), None)
+            texts, overlap, lambda text: (self.tokenizer.encode(text), None)
         ):
             total = math.fsum(scores)
             yield TextScore(total, len(ids), ids.count(self.vocab.unk_id))
@@ -194,11 +174,10 @@ class TextScorer:
                 f"the {self.window_size} tokens of a window."
             )
 
-    def _scored(self, texts, overlap, place, encode):
-        """Yields (text, what `encode` gave, float scores of its ids) in order."""
+    def _scored(self, texts, overlap, encode):
+        """Yields (text, result of `encode`, float scores of its ids) in order."""
         self.check_overlap(overlap)
         texts = each_text(texts)
-        done = 0
         while True:
             pool, tokens = [], 0
             for text in texts:
@@ -211,11 +190,10 @@ class TextScorer:
                 return
             scores = self._score_pool([ids for _, (ids, _) in pool], overlap)
             for (text, encoded), values in zip(pool, scores, strict=True):
-                done += 1
                 if not np.isfinite(values).all():
                     raise UserError(
-                        f"{self.name} gives {place(done)} the score {values.sum()}: "
-                        "its weights or activations are not finite.\nThe text begins "
+                        f"{self.name} gives a text the score {values.sum()}: its "
+                        "weights or activations are not finite.\nThe text begins "
                         f"{text[:60]!r}.",
                         EXIT_DIVERGED,
                     )
@@ -229,53 +207,55 @@ class TextScorer:
             for number, ids in enumerate(texts)
             for window in windows_of(number, ids, self.window_size, overlap)
         ]
-        windows.sort(key=lambda window: len(window.ids))
-        score = self._all_at_once
         if self.method == "mask_each":
-            score = self._one_by_one
-        for window, values in zip(windows, score(windows), strict=True):
-            count = window.last - window.first
-            part = values[window.first : window.last]
-            found[window.text][window.start : window.start + count] = part
+            self._mask_each(windows, found)
+            return found
+        for window, row in rows_of(self._score, self.vocab, windows):
+            end = window.start + window.last - window.first
+            values = row[1 + window.first : 1 + window.last]
+            found[window.text][window.start : end] = values
         return found
 
-    def _all_at_once(self, windows: list[TextWindow]) -> Iterator[np.ndarray]:
-        for batch in batches(windows, lambda window: len(window.ids) + 2):
-            packed = tokenization.pack(self.vocab, [window.ids for window in batch])
-            scores = self._score(*packed).numpy()
-            for window, row in zip(batch, scores, strict=True):
-                yield row[1 : 1 + len(window.ids)]
-
-    def _one_by_one(self, windows: list[TextWindow]) -> Iterator[np.ndarray]:
-        """One row for each token that counts."""
+    def _mask_each(self, windows: list[TextWindow], found: list[np.ndarray]) -> None:
+        """Fills in the scores by one row for each token that counts."""
         rows = [
             (window, place)
-            for window in windows
+            for window in sorted(windows, key=_padded)
             for place in range(window.first, window.last)
         ]
-        values: list[float] = []
-        for batch in batches(rows, lambda row: len(row[0].ids) + 2):
+        for batch in batches(rows, lambda row: _padded(row[0])):
             packed = tokenization.pack(self.vocab, [window.ids for window, _ in batch])
             positions = np.array([place + 1 for _, place in batch], np.int32)
-            values += self._score(*packed, positions).numpy().tolist()
-        remaining = iter(values)
-        for window in windows:
-            scores = np.zeros(len(window.ids), np.float32)
-            count = window.last - window.first
-            scores[window.first : window.last] = list(
-                itertools.islice(remaining, count)
-            )
-            yield scores
+            scores = self._score(*packed, positions).numpy()
+            for (window, place), score in zip(batch, scores, strict=True):
+                found[window.text][window.start + place - window.first] = score
+
+
+def _padded(window: TextWindow) -> int:
+    return len(window.ids) + 2
+
+
+def rows_of(
+    network: Callable[..., Any], vocab: Vocabulary, windows: Iterable[TextWindow]
+) -> Iterator[tuple[TextWindow, np.ndarray]]:
+    """Calls a network on batches of windows of similar length, the shortest first.
+
+    Yields each window with its row of the result, [CLS] and [SEP] included.
+    """
+    for batch in batches(sorted(windows, key=_padded), _padded):
+        packed = tokenization.pack(vocab, [window.ids for window in batch])
+        for window, row in zip(batch, network(*packed).numpy(), strict=True):
+            yield window, row[: _padded(window)]
 
 
 def windows_of(
     text: int, ids: list[int], size: int, overlap: int
 ) -> Iterator[TextWindow]:
-    """Windows of at most `size` ids in which every id of a text counts once."""
+    """Windows of at most `size` ids; every id of the text counts in one of them."""
     counted, begin = 0, 0
     while counted < len(ids):
         end = min(begin + size, len(ids))
-        # Of the tokens shared with the next window half count here, half there.
+        # Half of the tokens shared with the next window count here, half there.
         last = end if end == len(ids) else end - overlap // 2
         yield TextWindow(text, ids[begin:end], counted - begin, last - begin, counted)
         counted, begin = last, end - overlap

@@ -38,7 +38,7 @@ from electra_tf.config.objectives import (
     translated,
 )
 from electra_tf.config.pretraining import PretrainingConfig
-from electra_tf.console import say_nothing
+from electra_tf.console import silent
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.storage.checkpoints import SLOTS, StoredTensors
 from electra_tf.storage.manifest import (
@@ -463,7 +463,7 @@ def as_float32(array: np.ndarray) -> np.ndarray:
 
 
 def fit_rows(
-    stored: StoredTensors, vocab: Vocabulary, log: Callable[[str], None] = say_nothing
+    stored: StoredTensors, vocab: Vocabulary, log: Callable[[str], None] = silent
 ) -> StoredTensors:
     """Without the rows of ids that a model's vocabulary does not have, with a note.
 

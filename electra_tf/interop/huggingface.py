@@ -26,7 +26,7 @@ from safetensors.numpy import save_file
 from electra_tf import startup
 from electra_tf.config.hparams import check
 from electra_tf.config.model import ModelConfig
-from electra_tf.console import say_nothing
+from electra_tf.console import silent
 from electra_tf.errors import EXIT_DAMAGED, UserError, reason_of
 from electra_tf.interop import networks, verification
 from electra_tf.interop.checkpoint import (
@@ -321,9 +321,7 @@ def _compare_with_peer(
 
 
 def read_network(
-    folder: Path,
-    note: Callable[[str], None] = say_nothing,
-    allow_pytorch_bin: bool = False,
+    folder: Path, note: Callable[[str], None] = silent, allow_pytorch_bin: bool = False
 ) -> Network:
     """The network in a directory, complete with its head.
 

@@ -20,7 +20,7 @@ import numpy as np
 from electra_tf.config.hparams import PLACE
 from electra_tf.config.objectives import GENERATORS, OBJECTIVES
 from electra_tf.config.pretraining import PretrainingConfig
-from electra_tf.console import say_nothing
+from electra_tf.console import silent
 from electra_tf.errors import EXIT_DAMAGED, UserError, reason_of
 from electra_tf.interop import checkpoint, verification
 from electra_tf.interop.checkpoint import (
@@ -208,7 +208,7 @@ def write_tf1(
         hparams["do_lower_case"] = stored.tokenizer_config.do_lower_case
         text = json.dumps(checkpoint.hparams_of_fields(hparams.items()), indent=2)
         (folder / HPARAMS).write_text(f"{text}\n", encoding="utf-8")
-        again = info(str(prefix)).read(log=say_nothing)
+        again = info(str(prefix)).read(log=silent)
         results = verification.identical(stored, again)
         needed, cannot = _hparams_for_original(stored), _not_in_original(stored)
         facts = {"original": {"model_hparam_overrides": needed, "cannot": cannot}}

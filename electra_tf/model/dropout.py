@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dropout as a function of a seed, and the seeds of a model's parts.
 
-Keras's dropout layer keeps its random state in a variable; here it is an argument
-derived from (seed, step, replica, layer), so that a step can be repeated exactly.
+Keras's dropout layer stores its random state in a variable. Here it is an argument,
+derived from (seed, step, replica, layer), so that steps are reproducible.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import tensorflow as tf
 
 
 def mix(x: tf.Tensor, key) -> tf.Tensor:
-    """Spreads the bits of uint32 `x` over the word, differently for each `key`.
+    """Hashes uint32 `x` with a key.
 
     Multiply-xorshift rounds with the constants of Chris Wellons' search for low-bias
-    hashes; the key enters between the rounds, so that two keys do not merely permute
-    each other's values.
+    hashes. The key is added between the rounds, so that the values of two keys are not
+    just permutations of each other.
     """
     x = x ^ tf.bitwise.right_shift(x, tf.constant(16, tf.uint32))
     x = x * tf.constant(0x7FEB352D, tf.uint32) + key
@@ -26,9 +26,10 @@ def mix(x: tf.Tensor, key) -> tf.Tensor:
 
 
 def tag_words(tag: int) -> np.ndarray:
-    """A tag of `fold_in` as a constant that the compiler does not build into kernels.
+    """A tag of `fold_in` as an array, uint32 [2].
 
-    Parts that differ in such a tag alone are compiled once. uint32 [2].
+    As a tensor it is not part of compiled kernels, so that parts of a model which
+    differ only in their tag are compiled once.
     """
     return np.array([2 * tag + 1, 2 * tag + 2], np.uint32)
 
@@ -38,7 +39,7 @@ def fold_in(
 ) -> tf.Tensor | None:
     """Derives the seed of a part of the model; None (no dropout) stays None.
 
-    The same on every kind of device, as `tf.random.fold_in` is not. `seed`: int32 or
+    Unlike `tf.random.fold_in`, the same on every kind of device. `seed`: int32 or
     uint32 [2]; `tag`: a number or its `tag_words`; returns uint32 [2].
     """
     if seed is None:
@@ -49,12 +50,13 @@ def fold_in(
 
 
 def _spread_positions(shape: tf.Tensor, start: tf.Tensor, rows=None) -> tf.Tensor:
-    """uint32 of `shape`: `start`, and an odd constant more from each entry to the next.
+    """uint32 of `shape`: `start` plus multiples of an odd constant, one per entry.
 
-    `rows`, see `dropout`.
+    The constant (2**32 / golden ratio) keeps neighbours far apart. The positions are a
+    sum over the axes because the compiler would store one range over all entries as a
+    literal, for every layer.
 
-    The constant (2**32 / golden ratio) keeps neighbours far apart. A sum over the axes:
-    the compiler would keep one range over all entries as a literal, for every layer.
+    `rows`: see `dropout`.
     """
     positions, stride = start, tf.constant(0x9E3779B9, tf.uint32)
     for inner, size in enumerate(reversed(tf.unstack(shape))):
@@ -75,17 +77,17 @@ def dropout(
 ) -> tf.Tensor:
     """Zeroes entries of `x` with probability `rate`; scales the rest to keep the mean.
 
-    Which ones is a function of `seed` (int32 or uint32 [2]) and the position; a seed of
-    None switches dropout off.  A hash of the position takes the place of a random
-    number generator: the compiler fuses it into its neighbours and computes it again
-    in the backward pass, so no mask is ever stored.
+    The choice is a function of `seed` (int32 or uint32 [2]) and position; None disables
+    dropout. It uses a hash of the position instead of a random number generator: the
+    compiler fuses it with its neighbours and computes it again in the backward pass, so
+    no mask is stored.
 
-    `rows` (first, all): `x` [..., n, m] is that part of a [..., all, m], and has its
-    zeros.
+    `rows` (first, total): `x` [..., n, m] is a part of a tensor [..., total, m], and
+    has the same zeros.
     """
     if seed is None or not rate:
         return x
-    # Callers may count in the second word, which alone is mixed in late.
+    # Callers may count in the second word, which `mix` would only use late.
     key = fold_in(seed, 0)
     bits = mix(_spread_positions(tf.shape(x), key[0], rows), key[1])
     keep = bits >= tf.constant(round(rate * 2**32), tf.uint32)

@@ -2,10 +2,10 @@
 """The text encoder: embeddings and a stack of transformer layers.
 
 ELECTRA's encoder is BERT's (section 3.1 of the paper), with embeddings that may be
-narrower than the hidden states.  Layer and variable names are the original program's,
-so that `variable.path` is the name in its checkpoints.
+narrower than the hidden states. Layer and variable names are the original program's, so
+`variable.path` is the name in its checkpoints.
 
-Shapes: B batch, L length, E embedding width, H hidden width.  Inside the encoder
+Shapes: B batch, L length, E embedding width, H hidden width. Inside the encoder
 activations are matrices [B * L, H]: one plain matrix product per dense layer.
 """
 
@@ -25,15 +25,15 @@ from electra_tf.model.transformer_layer import (
     serializable,
 )
 
-# Added to the attention scores of positions that may not be attended to.  Finite, as in
-# the original: a query with no visible key attends to all of them.
+# Added to the attention scores of hidden positions. Finite, as in the original: a query
+# without visible keys attends to all of them.
 MASKED_SCORE = -10000.0
 
 DIRECTIONS = ("bidirectional", "ltr", "rtl")
 
 
 class EncoderOutput(NamedTuple):
-    """What a TextEncoder computes, all float [B, L, H]."""
+    """The outputs of a TextEncoder, all float [B, L, H]."""
 
     sequence_output: tf.Tensor
     all_layer_outputs: list[tf.Tensor]
@@ -82,7 +82,7 @@ class Embeddings(keras.layers.Layer):
         )
 
     def table(self, name: str) -> tf.Tensor:
-        """One of the three tables by its name, float32 [rows, E]."""
+        """One of the three tables by name, float32 [rows, E]."""
         return getattr(self, name).value
 
     def rows(self, name: str, ids: tf.Tensor) -> tf.Tensor:
@@ -108,15 +108,16 @@ class Embeddings(keras.layers.Layer):
         return dropout(embedded, self.dropout_rate, seed)
 
 
-RESIDUAL = "_residual"  # ends the names of what DisentangledEmbeddings learn
+RESIDUAL = "_residual"  # suffix of the variables of DisentangledEmbeddings
 
 
 @serializable
 class DisentangledEmbeddings(Embeddings):
-    """Each table is another layer's, without gradient, plus a residual of its own.
+    """Embeddings whose tables are those of another layer plus a trained residual.
 
-    The discriminator's in gradient-disentangled embedding sharing (DeBERTaV3, section
-    3.2). Residuals start at zero; the layer norm is its own, with the usual start.
+    The discriminator's embeddings in gradient-disentangled embedding sharing
+    (DeBERTaV3, section 3.2). No gradient flows to the other layer. Residuals start at
+    zero; the layer norm is not shared.
 
     Args:
       base: the generator's Embeddings.
@@ -126,11 +127,11 @@ class DisentangledEmbeddings(Embeddings):
         names = ("vocab_size", "embedding_size", "max_position_embeddings")
         names += ("type_vocab_size", "dropout_rate", "initializer_range")
         super().__init__(**{name: getattr(base, name) for name in names}, **kwargs)
-        self._base = lambda: base  # no attribute of Keras's: its weights are its own
+        self._base = lambda: base  # Keras would track its weights here, too.
 
     @property
     def base(self) -> Embeddings:
-        """The layer whose tables these add to."""
+        """The layer with the shared tables."""
         return self._base()
 
     def _add(self, name, rows):
@@ -144,16 +145,16 @@ class DisentangledEmbeddings(Embeddings):
         return tf.stop_gradient(self.base.table(name)) + super().table(name)
 
     def rows(self, name, ids):
-        # The rows' sum: the sum's rows would cost a pass over the vocabulary.
+        # Gathers, then adds: adding the tables would cost a pass over the vocabulary.
         return tf.stop_gradient(self.base.rows(name, ids)) + tf.gather(
             super().table(name), ids
         )
 
 
 def attention_bias(input_mask: tf.Tensor, direction: str) -> tf.Tensor:
-    """What is added to the scores: [B, 1, 1, L], or [B, 1, L, L] for one direction.
+    """The bias of attention scores: [B, 1, 1, L], or [B, 1, L, L] for one direction.
 
-    "ltr" lets a position see itself and what is before it, "rtl" itself and after it.
+    With "ltr" a position attends to itself and earlier ones, with "rtl" to later ones.
     """
     visible = tf.cast(input_mask, tf.float32)[:, None, None, :]
     if direction != "bidirectional":
@@ -165,7 +166,7 @@ def attention_bias(input_mask: tf.Tensor, direction: str) -> tf.Tensor:
 
 @serializable
 class Encoder(keras.layers.Layer):
-    """A stack of transformer layers over [B, L, H], looking in one or two directions.
+    """A stack of transformer layers over [B, L, H], attending in one or two directions.
 
     Args:
       direction: "bidirectional", "ltr" (left to right) or "rtl".
@@ -188,7 +189,7 @@ class Encoder(keras.layers.Layer):
     ):
         super().__init__(name=name, autocast=False, **kwargs)
         if direction not in DIRECTIONS:
-            raise ValueError(f"direction is {direction!r}; it is one of {DIRECTIONS}")
+            raise ValueError(f"direction {direction!r} is not one of {DIRECTIONS}")
         if hidden_size % num_heads:
             raise ValueError(
                 f"hidden_size {hidden_size} is not divisible by num_heads {num_heads}"
@@ -205,14 +206,14 @@ class Encoder(keras.layers.Layer):
         }
         self.hidden_size = hidden_size
         self.direction = direction
-        self.detached: tuple[int, ...] = ()  # No gradient leaves these by their input.
+        self.detached: tuple[int, ...] = ()  # Layers with no gradient to their input.
         self.transformer_layers = [
             TransformerLayer(
                 name=f"layer_{i}", dtype=self.dtype_policy, **self.settings
             )
             for i in range(num_layers)
         ]
-        # Not an attribute by itself: every SavedModel would have its traces.
+        # As an attribute, SavedModels would contain its traces.
         traced = tf.function(self._layer_with, autograph=False)
         self._call_with = lambda *args: traced(*args)
 
@@ -221,15 +222,15 @@ class Encoder(keras.layers.Layer):
             layer.build((None, self.hidden_size))
 
     def _layer_with(self, weights, x, score_bias, seed, tag):
-        """Computes the first layer that is trained with the weights of any such."""
+        """Computes any trained layer, by the first of them with other weights."""
         layers = self.transformer_layers
-        first = next(one for one in layers if not one.non_trainable_variables)
-        own = fold_in(seed, tag)
-        return first.stateless_call(weights, [], x, score_bias, own)[0]
+        first = next(layer for layer in layers if not layer.non_trainable_variables)
+        layer_seed = fold_in(seed, tag)
+        return first.stateless_call(weights, [], x, score_bias, layer_seed)[0]
 
     def _call_layer(self, number, x, score_bias, seed):
-        # Layers differ in nothing but their weights. Where a training step is made into
-        # a graph, one is traced, backward pass included, and used for all.
+        # Layers differ only in their weights. The graph of a training step therefore
+        # has one trace of a layer, including the backward pass, for all of them.
         layer = self.transformer_layers[number]
         if seed is None or not tf.inside_function() or layer.non_trainable_variables:
             return layer(x, score_bias, fold_in(seed, number))
@@ -259,9 +260,9 @@ class TextEncoder(keras.layers.Layer):
 
     Args:
       config: a ModelConfig (sizes and dropout rates), or its fields in a dict.
-      embedding_size: width of the embeddings; where it is not the hidden size, a
-        dense layer `embeddings_project` lies between them.
-      embeddings: an Embeddings layer to share; None makes an own one.
+      embedding_size: width of the embeddings; if it is not the hidden size, a dense
+        layer `embeddings_project` follows.
+      embeddings: an Embeddings layer to share; by default a new one.
       direction: see Encoder.
     """
 
@@ -322,11 +323,11 @@ class TextEncoder(keras.layers.Layer):
         """Encodes texts.
 
         Args:
-          input_ids: int32 [B, L]; or all three by name, as here or as in KerasHub
-            (token_ids, padding_mask, segment_ids).
-          input_mask: [B, L], 0 at padding; None: there is none.
+          input_ids: int32 [B, L]; or a dict of all three, with these names or those of
+            KerasHub (token_ids, padding_mask, segment_ids).
+          input_mask: [B, L], 0 at padding; None: no padding.
           segment_ids: int32 [B, L]; None: one segment.
-          seed: int32 [2], switches dropout on and decides it.
+          seed: int32 [2], of dropout; None disables it.
           training: draws a seed if there is none.
           shift: see Embeddings.
         """

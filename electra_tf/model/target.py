@@ -1,39 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a step is compiled for, where one form of the same mathematics suits it better.
+"""The hardware that a step is compiled for: some has faster forms of the same formula.
 
-Like Keras's dtype policy it holds for the process, and is looked at when a graph is
-made. Without it, everything is in the form that suits CPUs.
+A setting of the process, like Keras's dtype policy, which is read when a graph is
+traced. The default is the CPU.
 """
 
 import contextlib
 from collections.abc import Iterator
 
-TARGETS = ("cpu", "gpu", "tpu")
 _target = "cpu"
 _is_compiled = False
 
 
 def set_target(name: str) -> None:
-    """Chooses one of `TARGETS`."""
+    """Chooses "cpu", "gpu" or "tpu"."""
     global _target  # noqa: PLW0603
-    if name not in TARGETS:
-        raise ValueError(f"target is {name!r}; it is one of {', '.join(TARGETS)}")
     _target = name
 
 
 def is_for_cpu() -> bool:
-    """Whether what is traced now is for CPUs."""
+    """Whether graphs are traced for CPUs."""
     return _target == "cpu"
 
 
 def is_for_tpu() -> bool:
-    """Whether what is traced now is for TPUs."""
+    """Whether graphs are traced for TPUs."""
     return _target == "tpu"
 
 
 @contextlib.contextmanager
 def compiled() -> Iterator[None]:
-    """For tracing what XLA compiles as a whole."""
+    """A block that traces a graph for XLA."""
     global _is_compiled  # noqa: PLW0603
     before, _is_compiled = _is_compiled, True
     try:
@@ -43,5 +40,5 @@ def compiled() -> Iterator[None]:
 
 
 def compiled_for() -> str | None:
-    """The platform that XLA compiles the current trace for; None without XLA."""
+    """The platform for which XLA compiles the current trace; None without XLA."""
     return _target if _is_compiled or is_for_tpu() else None

@@ -26,9 +26,9 @@ _Class = TypeVar("_Class", bound=type)
 
 
 def serializable(cls: _Class) -> _Class:
-    """Registers a layer with Keras, and takes its config from its constructor.
+    """Registers a layer with Keras; its config is the arguments of its constructor.
 
-    Layers and dataclasses among the arguments are saved, too.
+    Arguments may be layers and dataclasses.
     """
     make = cls.__init__
     signature = inspect.signature(make)
@@ -38,7 +38,7 @@ def serializable(cls: _Class) -> _Class:
         if type(self) is cls:
             arguments = signature.bind(self, *args, **kwargs).arguments
             arguments |= arguments.pop("kwargs", {})
-            # Not an attribute that Keras tracks: layers among them are others'.
+            # Keras must not track layers among the arguments.
             object.__setattr__(self, "_arguments", dict(list(arguments.items())[1:]))
         make(self, *args, **kwargs)
 
@@ -50,7 +50,7 @@ def serializable(cls: _Class) -> _Class:
         dtype = {"dtype": config["dtype"]}
         return cls(**{name: _restored(v) for name, v in config.items()} | dtype)
 
-    construct.__signature__ = signature  # Keras looks at it, too.
+    construct.__signature__ = signature  # Keras reads it.
     cls.__init__, cls.get_config = construct, get_config
     cls.from_config = classmethod(from_config)
     return keras.saving.register_keras_serializable("electra_tf")(cls)
@@ -74,37 +74,37 @@ def gelu(x: tf.Tensor) -> tf.Tensor:
 
 
 def gelu_tanh(x: tf.Tensor) -> tf.Tensor:
-    """GELU's approximation by tanh, as some other programs have it."""
+    """GELU's approximation by tanh, as in some other programs."""
     return tf.nn.gelu(x, approximate=True)
 
 
 def activation(name: str) -> Callable[[tf.Tensor], tf.Tensor]:
-    """The function that `hidden_act` names, as in the original, which lacks gelu_tanh.
+    """The function for a name of `hidden_act`; the original has no gelu_tanh.
 
     Raises ValueError for an unknown name.
     """
-    known = {
+    functions = {
         "gelu": gelu,
         "gelu_tanh": gelu_tanh,
         "relu": tf.nn.relu,
         "tanh": tf.tanh,
         "linear": tf.identity,
     }
-    if name not in known:
-        raise ValueError(f"hidden_act is {name!r}; it is one of {', '.join(known)}")
-    return known[name]
+    if name not in functions:
+        raise ValueError(f"hidden_act {name!r} is not one of {', '.join(functions)}")
+    return functions[name]
 
 
 def initializer(stddev: float) -> keras.initializers.Initializer:
-    """Normal, cut at two standard deviations: BERT's initializer for most weights."""
+    """BERT's initializer for most weights: normal, truncated at two deviations."""
     return keras.initializers.TruncatedNormal(stddev=stddev)
 
 
 def softmax(scores: tf.Tensor, dtype: tf.DType | str) -> tf.Tensor:
-    """The softmax over the last axis, computed in float32 and given in `dtype`.
+    """The softmax over the last axis, computed in float32 and returned in `dtype`.
 
-    The gradient is that of what is given, so that nothing longer is kept for it: of
-    long sequences the probabilities in float32 are the largest part of a step.
+    The gradient is computed from the result in `dtype`. For long sequences,
+    probabilities in float32 would need most of the memory of a step.
 
     Args:
       scores: float32.
@@ -129,14 +129,14 @@ def softmax(scores: tf.Tensor, dtype: tf.DType | str) -> tf.Tensor:
 class LayerNorm(keras.layers.Layer):
     """Layer normalisation over the last axis, with gain `gamma` and bias `beta`.
 
-    Biased variance, epsilon 1e-12; computed in float32 whatever the compute type.
+    Biased variance, epsilon 1e-12; computed in float32 for all compute types.
     """
 
     def __init__(self, name: str = "LayerNorm", **kwargs):
         super().__init__(name=name, autocast=False, **kwargs)
 
     def build(self, input_shape):
-        # autocast: Keras would hand them out in the compute type.
+        # autocast=False: Keras would cast them to the compute type.
         self.beta = self.add_weight(
             name="beta", shape=input_shape[-1:], initializer="zeros", autocast=False
         )
@@ -156,10 +156,10 @@ class LayerNorm(keras.layers.Layer):
 
 @tf.custom_gradient
 def _normalized(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor):
-    """What LayerNorm computes, in one pass over `x`, with a gradient of two.
+    """LayerNorm in one pass over `x`, and its gradient in two.
 
-    In LayerNorm one sum waits for another: each is a pass by itself, and
-    memory traffic is what bounds a step on a TPU.
+    In LayerNorm each sum waits for the previous one, which takes a pass for each.
+    Memory traffic limits the speed of a TPU.
     """
     y = tf.cast(x, tf.float32)
     mean = tf.reduce_mean(y, axis=-1, keepdims=True)
@@ -183,10 +183,10 @@ def _normalized(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor):
 
 @keras.saving.register_keras_serializable("electra_tf")
 class _Dense(keras.layers.Dense):
-    """Dense layers that XLA compiles sooner: the same numbers, to the bit.
+    """A Dense layer that XLA compiles faster, bitwise the same.
 
-    TensorFlow hands the gradient of its own addition of a bias to XLA through passes
-    of MLIR, 6 ms for each of the 144 of a small model.
+    TensorFlow lowers the gradient of its BiasAdd through MLIR, 6 ms for each of the 144
+    in a small model.
     """
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
@@ -208,9 +208,9 @@ def _dense(units: int, name: str, layer: keras.layers.Layer, stddev: float):
 def _swap_heads(x: tf.Tensor):
     """[B, L, heads, head] -> [B, heads, L, head] and back.
 
-    With a gradient of its own, because that of tf.transpose takes the order of the axes
-    from the forward pass. Where that is a function by itself, XLA would compute all of
-    it while it compiles, to find out about those four numbers.
+    Has its own gradient because that of tf.transpose reads the order of the axes from
+    the forward pass. XLA would evaluate the whole forward function at compile time for
+    these four numbers.
     """
     return tf.transpose(x, [0, 2, 1, 3]), lambda dy: tf.transpose(dy, [0, 2, 1, 3])
 
@@ -219,8 +219,8 @@ def _swap_heads(x: tf.Tensor):
 class SelfAttention(keras.layers.Layer):
     """Multi-head scaled dot-product attention: [B * L, H] -> [B * L, H].
 
-    For TPUs -> [B, heads, L, head]: with plain products of matrices, they copy queries,
-    keys, values and their gradients into another layout, a seventh of a step.
+    On TPUs -> [B, heads, L, head]. With plain matrix products, TPUs spend a seventh of
+    a step on copying queries, keys, values and gradients to another layout.
     """
 
     def __init__(
@@ -260,10 +260,8 @@ class SelfAttention(keras.layers.Layer):
         length = score_bias.shape[-1] or tf.shape(score_bias)[-1]
         if self.chunk_size and (score_bias.shape[-1] or 0) > self.chunk_size:
             qkv = *self._query_and_key(x, length), self._heads(self.value, x, length)
-            own = {"rate": self.dropout_rate, "seed": seed}
-            context = _attend_in_chunks(
-                *qkv, score_bias, chunk_size=self.chunk_size, **own
-            )
+            settings = self.chunk_size, self.dropout_rate, seed
+            context = _attend_in_chunks(*qkv, score_bias, *settings)
         else:
             probs = self.probabilities(x, score_bias)
             probs = dropout(probs, self.dropout_rate, seed)
@@ -277,14 +275,14 @@ class SelfAttention(keras.layers.Layer):
     def _query_and_key(self, x: tf.Tensor, length) -> tuple[tf.Tensor, tf.Tensor]:
         """Both [B, heads, L, head], the query scaled.
 
-        Scaling it instead of the scores touches L / head_size fewer numbers.
+        The query has L / head_size fewer numbers than the scores.
         """
         scale = tf.cast(1 / math.sqrt(self.head_size), self.compute_dtype)
         query = self._heads(self.query, x, length, scale)
         return query, self._heads(self.key, x, length)
 
     def _heads(self, projection, x: tf.Tensor, length, scale=None) -> tf.Tensor:
-        """What a dense layer makes of `x` [B * L, H]: [B, heads, L, head]."""
+        """The output of a dense layer for `x` [B * L, H]: [B, heads, L, head]."""
         heads = [self.num_heads, self.head_size]
         if not target.is_for_tpu():
             x = projection(x) if scale is None else projection(x) * scale
@@ -323,13 +321,13 @@ class Residual(keras.layers.Layer):
         self, x: tf.Tensor, skip: tf.Tensor, seed: tf.Tensor | None = None
     ) -> tf.Tensor:
         if x.shape.rank == 4:
-            return self._of_heads(x, skip, seed)
+            return self._project_heads(x, skip, seed)
         return self.layer_norm(dropout(self.dense(x), self.dropout_rate, seed) + skip)
 
-    def _of_heads(self, x, skip, seed) -> tf.Tensor:
-        """The same of `x` [B, heads, L, head]: [B * L, H].
+    def _project_heads(self, x, skip, seed) -> tf.Tensor:
+        """The same for `x` [B, heads, L, head]: [B * L, H].
 
-        In three dimensions to the end: what follows a product is then part of it.
+        XLA fuses the following operations with the product if shapes stay [B, L, H].
         """
         kernel, bias = (tf.cast(v.value, x.dtype) for v in self.dense.weights)
         kernel = tf.reshape(kernel, [x.shape[1], x.shape[3], self.width])
@@ -400,7 +398,7 @@ class Intermediate(keras.layers.Layer):
 
 @serializable
 class TransformerLayer(keras.layers.Layer):
-    """Self-attention and feed-forward, each followed by its norm (post-norm)."""
+    """Self-attention and feed-forward, each followed by a layer norm (post-norm)."""
 
     def __init__(
         self,
@@ -454,17 +452,17 @@ class _Chunks(NamedTuple):
         return -(-self.length // self.size)
 
     def padded(self, x: tf.Tensor) -> tf.Tensor:
-        """With zeros behind the last row, so that all chunks are of one size."""
+        """Pads the rows with zeros to a multiple of the chunk size."""
         missing = self.count * self.size - self.length
         return tf.pad(x, [[0, 0], [0, 0], [0, missing], [0, 0]])
 
     def at(self, x: tf.Tensor, i: tf.Tensor) -> tf.Tensor:
-        """Chunk `i` of what is padded."""
+        """Chunk `i` of a padded tensor."""
         sizes = tf.concat([tf.shape(x)[:2], [self.size], tf.shape(x)[3:]], 0)
         return tf.slice(x, [0, 0, i * self.size, 0], sizes)
 
     def loop(self, body, dtype: tf.DType, *start: tf.Tensor) -> list[tf.Tensor]:
-        """What `body` makes of (i, chunks, *start), the chunks joined."""
+        """Loops `body` over (i, chunks, *start); joins the chunks."""
         chunks = tf.TensorArray(dtype, self.count)
         _, chunks, *others = tf.while_loop(
             lambda i, *_: i < self.count,
@@ -482,28 +480,27 @@ def _attend_in_chunks(
     key: tf.Tensor,
     value: tf.Tensor,
     score_bias: tf.Tensor,
-    *,
     chunk_size: int,
-    rate: float = 0.0,
-    seed: tf.Tensor | None = None,
+    rate: float,
+    seed: tf.Tensor | None,
 ) -> tf.Tensor:
-    """Attention in bounded memory: for some queries at a time, and again backward.
+    """Attention in limited memory, for a chunk of queries at a time.
 
-    Of long sequences the probabilities of all queries, float32 [B, heads, L, L] and
-    kept for the backward pass, are most of what a step needs memory for.
+    For long sequences, the probabilities of all queries, float32 [B, heads, L, L],
+    would need most of the memory of a step. The backward pass computes them again.
 
     Returns: the values, weighted by the softmax of the scores: [B, heads, L, head].
 
     Args:
       query, key, value: float [B, heads, L, head]; the query is scaled.
       score_bias: float32 [B, 1, 1, L] or [B, 1, L, L], without a gradient.
-      chunk_size: queries whose probabilities exist at one time.
-      rate, seed: of the dropout of the probabilities, as `dropout` has them.
+      chunk_size: number of queries per chunk.
+      rate, seed: of the dropout of the probabilities, see `dropout`.
     """
     dtype = query.dtype
     chunks = _Chunks(query.shape[2], chunk_size)
-    of_queries = score_bias.shape[2] != 1
-    bias = chunks.padded(score_bias) if of_queries else score_bias
+    has_query_axis = score_bias.shape[2] != 1
+    bias = chunks.padded(score_bias) if has_query_axis else score_bias
 
     def dropped(x: tf.Tensor, i: tf.Tensor) -> tf.Tensor:
         return dropout(x, rate, seed, rows=(i * chunk_size, chunks.length))
@@ -514,8 +511,8 @@ def _attend_in_chunks(
 
         def probabilities(i):  # float32 [B, heads, C, L]
             scores = tf.matmul(chunks.at(queries, i), key, transpose_b=True)
-            own = chunks.at(bias, i) if of_queries else bias
-            return tf.nn.softmax(tf.cast(scores, tf.float32) + own)
+            chunk_bias = chunks.at(bias, i) if has_query_axis else bias
+            return tf.nn.softmax(tf.cast(scores, tf.float32) + chunk_bias)
 
         def forward(i, found):
             probs = dropped(tf.cast(probabilities(i), dtype), i)
@@ -525,21 +522,21 @@ def _attend_in_chunks(
             d_rows = chunks.padded(d_context)
 
             def backward(i, d_queries, d_key, d_value):
-                probs, own = probabilities(i), chunks.at(d_rows, i)
-                d_probs = dropped(tf.matmul(own, value, transpose_b=True), i)
+                probs, d_chunk = probabilities(i), chunks.at(d_rows, i)
+                d_probs = dropped(tf.matmul(d_chunk, value, transpose_b=True), i)
                 d_probs = tf.cast(d_probs, tf.float32)
                 level = tf.reduce_sum(d_probs * probs, axis=-1, keepdims=True)
                 d_scores = tf.cast(probs * (d_probs - level), dtype)
                 kept = dropped(tf.cast(probs, dtype), i)
                 more_key = tf.matmul(d_scores, chunks.at(queries, i), transpose_a=True)
-                more_value = tf.matmul(kept, own, transpose_a=True)
+                more_value = tf.matmul(kept, d_chunk, transpose_a=True)
                 d_key += tf.cast(more_key, tf.float32)
                 d_value += tf.cast(more_value, tf.float32)
                 d_queries = d_queries.write(i, tf.matmul(d_scores, key))
                 return i + 1, d_queries, d_key, d_value
 
-            nothing = tf.zeros_like(key, tf.float32)
-            d_query, *others = chunks.loop(backward, dtype, nothing, nothing)
+            zeros = tf.zeros_like(key, tf.float32)
+            d_query, *others = chunks.loop(backward, dtype, zeros, zeros)
             return d_query, *(tf.cast(d, dtype) for d in others)
 
         return chunks.loop(forward, dtype)[0], gradient

@@ -9,9 +9,11 @@ told by its number; so a run that was interrupted anywhere goes on in the right 
 from __future__ import annotations
 
 import functools
+import html
 import os
+import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,12 +37,19 @@ from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.train import curves, distribution, loop, optimization, reporting
 from electra_tf.train.distribution import Placement
 from electra_tf.train.evaluation import Evaluation, PeriodicEvaluation
-from electra_tf.train.reporting import SAMPLES, MetricsFile
+from electra_tf.train.reporting import EVALUATIONS, SAMPLES, Journal
 from electra_tf.train.step import TrainingStep, TrainState
 from electra_tf.train.supervisor import Cluster, StopRequest
 
 # How many passages are shown.
 PASSAGES = 3
+_LEGEND = (
+    "**original→replacement, how likely it is replaced to the discriminator**; "
+    "*a token that is as it was, and more likely replaced than not to it*"
+)
+
+# (token, probability that it was replaced[, what the generator put there]) of each.
+Passage = Sequence[Sequence]
 
 
 class Run(NamedTuple):
@@ -64,7 +73,6 @@ def build(
 ) -> Run:
     """Devices, model and optimizer, on all workers."""
     distribution.configure_devices(config)
-    distribution.set_precision(config.precision)
     cluster.meet(_facts(config, checkpoints) | {"dry_run": dry_run})
     placement = distribution.create_strategy(config, cluster)
     together = config.sequences_together
@@ -384,23 +392,18 @@ def _train_phase(run: Run, phase: Phase, stop: StopRequest) -> bool:
         order = {"start_step": start, "examples_before": _rows(config, phase, start)}
         return batches_of(part, data, placement, first_step=phase.first, **order)
 
-    return loop.train(
+    return loop.Loop(
         step,
         batches,
         checkpoints,
         console,
-        placement=placement,
+        placement,
+        part,
         num_train_steps=phase.end,
-        batch_size=part.train_batch_size,
-        iterations_per_loop=config.iterations_per_loop,
-        save_checkpoints_steps=config.save_checkpoints_steps,
-        log_steps=config.log_steps,
-        on_nonfinite=config.on_nonfinite,
-        stop=stop,
-        constants={"skipped_records": skipped} if skipped else None,
+        constants={"skipped_records": skipped} if skipped else {},
         watch=monitor if placement.is_chief else None,
         pauses=_pauses(run, phase, stop),
-    )
+    ).run(stop)
 
 
 def _pauses(run: Run, phase: Phase, stop: StopRequest) -> list[loop.Pause]:
@@ -418,17 +421,16 @@ def _pauses(run: Run, phase: Phase, stop: StopRequest) -> list[loop.Pause]:
             return False
         return bool(placement.workers.gather([stop.reason() is not None]).any())
 
-    journal = {"step": state.step, "is_chief": placement.is_chief}
+    begin = state.step, placement.is_chief
     if every := config.eval_every_steps:
+        tags = {metric.name: metric.tag for metric in task.metrics}
         periodic = PeriodicEvaluation(
             Evaluation(task, placement),
             lambda: batches_of(part, data, placement, training=False),
             (config.num_eval_steps, config.eval_batch_size),
-            config.model_dir,
-            console=console,
-            is_stopped=is_stopped,
-            tags={metric.name: metric.tag for metric in task.metrics},
-            **journal,
+            console,
+            is_stopped,
+            Journal(config.model_dir, EVALUATIONS, "eval", *begin, tags),
         )
         pauses.append(loop.Pause(every, periodic))
     if every := config.sample_steps:
@@ -437,7 +439,8 @@ def _pauses(run: Run, phase: Phase, stop: StopRequest) -> list[loop.Pause]:
             one = {"batch_size": PASSAGES, "num_batches": 1}
             return next(iter(data.dataset(part, False, **one)))
 
-        samples = Samples(task, passages, data.vocab, config.model_dir, **journal)
+        journal = Journal(config.model_dir, SAMPLES, "samples", *begin)
+        samples = Samples(task, passages, data.vocab, journal)
         pauses.append(loop.Pause(every, samples, is_saved=False))
     return pauses
 
@@ -459,7 +462,7 @@ def _catch_up(run: Run, stop: StopRequest) -> bool:
             results.append(call(step))
 
         # Whether it was done is the chief's to know.
-        due = step % pause.every == 0 and not pause.call.has(step)
+        due = step % pause.every == 0 and not pause.call.journal.has(step)
         if workers.gather([bool(due)])[0, 0]:
             workers.decide(loop.failure_of(catch_up))
     return None not in results
@@ -468,14 +471,12 @@ def _catch_up(run: Run, stop: StopRequest) -> bool:
 class Samples:
     """Lets the generator replace tokens of passages and asks the discriminator.
 
-    Writes samples.jsonl, which `run_inference.py report` shows.
+    Writes samples.jsonl, and what TensorBoard shows as text of the run "samples".
 
     Args:
       task: a TrainablePretrainer, whose weights are those of the step.
       batch: makes a masked batch of the passages; asked once.
-      directory: of the run.
-      step: the steps that the run has behind it; what is later is cut off.
-      is_chief: only the chief computes anything.
+      journal: of the run; only the chief computes anything.
     """
 
     def __init__(
@@ -483,13 +484,10 @@ class Samples:
         task,
         batch: Callable[[], dict[str, tf.Tensor]],
         vocab: Vocabulary,
-        directory: str | os.PathLike,
-        *,
-        step: int,
-        is_chief: bool,
+        journal: Journal,
     ):
         self._vocab, self._batch = vocab, functools.cache(batch)
-        self._rows = MetricsFile(Path(directory, SAMPLES), step) if is_chief else None
+        self.journal = journal
 
         def judge(batch):
             output = task.evaluated(batch)
@@ -498,13 +496,9 @@ class Samples:
 
         self._judge = tf.function(judge, autograph=False)
 
-    def has(self, step: int) -> bool:
-        """Whether those of a step are written, as far as this worker knows."""
-        return bool(self._rows and self._rows.has(step))
-
     def __call__(self, step: int) -> bool:
         """Writes the passages as they are at this step; the training goes on."""
-        if not self._rows:
+        if not self.journal.is_chief:
             return False
         batch = self._batch()
         ids, probs = self._judge(batch)
@@ -512,8 +506,9 @@ class Samples:
             return False  # two_stage has no discriminator yet
         arrays = [x.numpy() for x in (batch["input_ids"], ids, probs)]
         passages = [self._passage(*row) for row in zip(*arrays, strict=True)]
-        self._rows.write([{"step": step, "passages": passages}])
-        self._rows.sync()
+        row = {"step": step, "passages": passages}
+        self.journal.add([row], to_markdown(passages))
+        self.journal.sync()
         return False
 
     def _passage(self, ids: np.ndarray, corrupted: np.ndarray, probs: np.ndarray):
@@ -525,3 +520,24 @@ class Samples:
             replacement = [vocab.tokens[new]] if new != old else []
             passage.append([vocab.tokens[old], round(probability, 4), *replacement])
         return passage
+
+
+def to_markdown(passages: Sequence[Passage]) -> str:
+    """The passages for TensorBoard."""
+    lines = [_LEGEND]
+    for passage in passages:
+        words = []
+        for token, probability, *replacement in passage:
+            shown = _plain(token)
+            if replacement:
+                shown = f"**{shown}→{_plain(replacement[0])} {probability:.0%}**"
+            elif probability > 0.5:
+                shown = f"*{shown} {probability:.0%}*"
+            words.append(shown)
+        lines.append(" ".join(words))
+    return "\n\n".join(lines)
+
+
+def _plain(token: str) -> str:
+    """A token that means nothing in Markdown or HTML."""
+    return re.sub(r"([\\`*_{}\[\]()#+\-.!|~])", r"\\\1", html.escape(token))

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text from files as a stream, of which a block of lines is in memory.
+"""Streams text from files, one block of lines in memory at a time.
 
-Compressed files and tar archives are read so, too, to any depth; nothing goes to disk.
+Compressed files and tar archives are streamed too, to any depth, without unpacking to
+disk.
 """
 
 import bz2
@@ -23,36 +24,36 @@ from typing import Any, BinaryIO
 
 try:
     from backports import zstd
-except ImportError:  # needed where a file is compressed with it
+except ImportError:  # only .zst files need it
     zstd = None
 
 from electra_tf.console import printable
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.storage.manifest import read_json
 
 ENCODING_ERRORS = ("strict", "replace")
 
 BLOCK_BYTES = 1 << 20  # read at a time
 # A longer line is cut (at a space, if it has one near) to bound memory.
 _MAX_LINE_BYTES = 16 << 20
-# A line of as many bytes may have been cut.
+# A line of this many bytes may have been cut.
 CUT_LINE_BYTES = _MAX_LINE_BYTES - BLOCK_BYTES
 
-# What reading a damaged file or archive raises.
+# Exceptions for damaged files and archives.
 DAMAGED = (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError)
 DAMAGED += (zstd.ZstdError,) if zstd else ()
 UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _BOM = b"\xef\xbb\xbf"
 
-COMPRESSED = (".gz", ".xz", ".zst", ".bz2")  # how such a file's name ends
+COMPRESSED = (".gz", ".xz", ".zst", ".bz2")
 _ARCHIVES = (".tar", ".tgz", ".txz", ".tzst", ".tbz2")
 
 _HEAD_BYTES = 512  # a block of tar
-_BUFFER_BYTES = 32 << 10  # a larger one costs more than reading a small member
-# A frame, or one to skip, which some programs that use several threads begin with.
+_BUFFER_BYTES = 32 << 10  # larger buffers slow down small members
+# A frame, or a skippable one, which some programs with several threads write first.
 _ZSTD = b"\x28\xb5\x2f\xfd", *(bytes([n]) + b"\x2a\x4d\x18" for n in range(80, 96))
-_PACKED = (b"\x1f\x8b", b"\xfd7zXZ\0", b"BZh", *_ZSTD)
-_MAX_ZSTD_WINDOW_LOG = 31  # of `zstd --long=31`, which large corpora are packed with
+_JOINED = {b"\xfd7zXZ\0": lzma.LZMADecompressor, b"BZh": bz2.BZ2Decompressor}
+_PACKED = (b"\x1f\x8b", *_JOINED, *_ZSTD)
+_MAX_ZSTD_WINDOW_LOG = 31  # `zstd --long=31`, common for large corpora
 
 STANDARD_INPUT = "standard input"
 _HIDDEN = re.compile(r"(^|/)\.(?!\.?(/|$))")  # a part of a path
@@ -60,11 +61,10 @@ _COUNTING = "electra_tf.corpus"  # name of the error handler while it is in use
 
 
 def list_files(corpus_dir: str | os.PathLike) -> list[str]:
-    """The files below a directory, sorted by path; hidden ones are left out.
+    """The files below a directory, sorted by path, without hidden ones.
 
     Links are followed. `corpus_dir` may be a single file or a glob. Raises UserError
-    if there is nothing to read, or something that cannot be read or would be read
-    twice.
+    for no files, unreadable files, and a directory that would be read twice.
     """
     corpus_dir = os.fspath(corpus_dir)
     if os.path.isfile(corpus_dir):
@@ -92,7 +92,6 @@ def list_files(corpus_dir: str | os.PathLike) -> list[str]:
             )
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         names[:] = [name for name in names if not name.startswith(".")]
-        _keep_saved_data_set(folder, folders, names)
         paths += [os.path.join(folder, name) for name in names]
     for path in paths:
         if not os.path.isfile(path):  # a pipe would never end
@@ -102,41 +101,20 @@ def list_files(corpus_dir: str | os.PathLike) -> list[str]:
     return sorted(paths)
 
 
-def _keep_saved_data_set(folder: str, folders: list[str], names: list[str]) -> None:
-    """Of what the package datasets has saved to disk, leaves the texts to train on.
-
-    That is the split "train" of several, without the files that describe them.
-    """
-    if "dataset_dict.json" in names:
-        if "train" not in folders:
-            has = ", ".join(folders)
-            raise UserError(f"the data set {folder} has no split train (it has: {has})")
-        folders[:], names[:] = ["train"], []
-    if "state.json" in names and "dataset_info.json" in names:
-        state = read_json(path := Path(folder, "state.json"))
-        names[:] = [file["filename"] for file in state.get("_data_files", ())]
-        if not names or state.get("_indices_data_files"):
-            raise UserError(
-                f"{path} does not describe files that are read whole.\nSave the data "
-                "set again: flatten_indices().save_to_disk(...).",
-                EXIT_DAMAGED,
-            )
-
-
 def standard_input() -> BinaryIO:
-    """The bytes of standard input; UserError where it is closed."""
+    """The bytes of standard input; UserError if it is closed."""
     if sys.stdin is None:
         raise UserError("standard input is closed; name a file.")
     return sys.stdin.buffer
 
 
 def check_outside(path: str, corpus_dir: str, flag: str) -> None:
-    """Raises UserError for a path in the corpus, which would be taken for its text."""
-    ours, theirs = Path(path).resolve(), Path(corpus_dir).resolve()
-    if theirs in (ours, *ours.parents):
+    """Raises UserError for an output path in a directory that is read."""
+    output, folder = Path(path).resolve(), Path(corpus_dir).resolve()
+    if folder in (output, *output.parents):
         raise UserError(
-            f"{flag} {path} is in --corpus-dir {corpus_dir}: it would be read as text "
-            "of the corpus."
+            f"{flag} {path} is in {corpus_dir}, and would be read as input the next "
+            "time."
         )
 
 
@@ -152,16 +130,15 @@ def open_text(path: str | os.PathLike) -> BinaryIO:
 class TextReader:
     """Iterates over a binary stream of UTF-8 text, as blocks of lines.
 
-    Lines are those of the bytes: only LF and CRLF end them. Lines of more than 16 MB
-    are cut.
+    Only LF and CRLF end lines. Lines of more than 16 MB are cut.
 
     Args:
       stream: the bytes; seekable if `start` is given.
       name: of the file, for messages.
-      encoding_errors: "strict" raises UserError (exit code 65) naming file and byte
-        offset of what is not UTF-8; "replace" puts U+FFFD there, which tokenizers drop.
-      start, end: read the lines that begin in these bytes only.
-      place: says where the text is, in errors; by default, in the file of that name.
+      encoding_errors: "strict" raises UserError (65) naming file and offset of
+        bytes that are not UTF-8; "replace" puts U+FFFD there, which tokenizers drop.
+      start, end: only lines that begin within these bytes are read.
+      place: returns the place of the text, for errors; by default `name`.
       head: first bytes of a member of an archive.
       is_record: whether the text is a record, such as a line of JSON Lines, whose
         blank lines separate paragraphs.
@@ -232,8 +209,7 @@ class TextReader:
                 raise UserError(
                     f"{place}: byte 0x{block[e.start]:02x} at offset "
                     f"{position + e.start} is not UTF-8 ({e.reason}).\nConvert the "
-                    "file, if it is text at all; programs that read a corpus can also "
-                    "go on without such bytes: --encoding-errors replace",
+                    "file, or drop such bytes of a corpus: --encoding-errors replace",
                     EXIT_DAMAGED,
                 ) from None
             codecs.register_error(_COUNTING, self._replace)
@@ -253,25 +229,25 @@ class TextReader:
 def record(
     text: bytes | None, name: str, encoding_errors: str, place: Callable[[], str]
 ) -> TextReader:
-    """A reader of a record's text; None is an empty one."""
+    """A reader of a record's text; None is an empty text."""
     stream = io.BytesIO(text or b"")
     return TextReader(stream, name, encoding_errors, place=place, is_record=True)
 
 
 def lines_before(path: str, start: int) -> int:
-    """How many lines of a file begin before a byte; 0 unless it is a regular file."""
+    """The number of lines that begin before a byte; 0 unless it is a regular file."""
     number, last = 0, b"\n"
     if start and os.path.isfile(path):
         with open(path, "rb") as f:
             while start > 0 and (block := f.read(min(start, BLOCK_BYTES))):
                 number, last = number + block.count(b"\n"), block[-1:]
                 start -= len(block)
-    # The line that the last byte before `start` stands in is another's.
+    # The line of the last byte before `start` belongs to the piece before.
     return number + (last != b"\n")
 
 
 def describe_replaced(by_file: Mapping[str, int]) -> str:
-    """How many bytes were replaced and where, in a few words; the most first."""
+    """A summary of the replaced bytes by file, the most first."""
     most = sorted(by_file, key=by_file.get, reverse=True)
     where = printable(", ".join(f"{name} ({by_file[name]:,})" for name in most[:3]))
     more = f", and {len(most) - 3:,} more files" if len(most) > 3 else ""
@@ -299,7 +275,7 @@ def utf16_error(name: str) -> UserError:
 
 
 def missing_package(what: str, package: str) -> UserError:
-    """The error for something that needs a package of the extra `data`."""
+    """The error for a missing package of the extra `data`."""
     return UserError(
         f"{what} needs the package {package}, which is not installed.\n"
         'Install it: pip install -e ".[data]"'
@@ -313,7 +289,7 @@ def missing_package(what: str, package: str) -> UserError:
 def open_decompressed(path: str | os.PathLike | None) -> Iterator["Content"]:
     """Opens a file, a pipe or standard input (None), which may be compressed.
 
-    Raises UserError, of 65 if the bytes turn out to be damaged while they are read.
+    Raises UserError (65) if the bytes turn out to be damaged.
     """
     name = STANDARD_INPUT if path is None else os.fspath(path)
     opened = open_text(path) if path else contextlib.nullcontext(standard_input())
@@ -332,9 +308,9 @@ def _damage_named(name: str) -> Iterator[None]:
 def read_lines(
     path: str | os.PathLike | None, encoding_errors: str = "strict"
 ) -> Iterator[str]:
-    """Yields lines in UTF-8, without their ends and a byte order mark.
+    """Yields lines in UTF-8, without line ends and byte order mark.
 
-    `path` as of `open_decompressed`, `encoding_errors` as of `TextReader`.
+    Args: see `open_decompressed` and `TextReader`.
     """
     name = STANDARD_INPUT if path is None else os.fspath(path)
     with open_decompressed(path) as stream:
@@ -348,18 +324,18 @@ def read_lines(
 
 
 def is_named(name: str) -> bool:
-    """Whether a file is an archive by its name."""
+    """Whether a file's name is that of an archive."""
     return ending_of(name) in _ARCHIVES
 
 
 def ending_of(name: str) -> str:
-    """The end of a file's name without that of its compression."""
+    """The suffix of a file's name before that of a compression."""
     stem, ending = os.path.splitext(name.lower())
     return os.path.splitext(stem)[1] if ending in COMPRESSED else ending
 
 
 def is_archive(head: bytes) -> bool:
-    """Whether something that begins so is a tar archive."""
+    """Whether content with these first bytes is a tar archive."""
     return head[257:262] == b"ustar"
 
 
@@ -371,7 +347,7 @@ class Content(io.BufferedReader):
 
     @classmethod
     def of(cls, stream: Any) -> "Content":
-        """Reads as many bytes as tell what a buffered stream is."""
+        """Reads enough of a buffered stream to recognise its format."""
         head = stream.read(_HEAD_BYTES)
         rest = stream if len(head) == _HEAD_BYTES else None
         content = cls(_Joint(head, rest), _BUFFER_BYTES)
@@ -382,7 +358,7 @@ class Content(io.BufferedReader):
 class _Joint(io.RawIOBase):
     """Bytes and the rest of their stream; None: it has ended.
 
-    After its end nothing is read again: a terminal would ask for another Ctrl-D.
+    Nothing is read after the end, as a terminal would ask for another Ctrl-D.
     """
 
     def __init__(self, start: bytes, rest: BinaryIO | None):
@@ -403,8 +379,8 @@ class _Joint(io.RawIOBase):
 class _Joined(io.RawIOBase):
     """The content of a file of one or more compressed streams, one after the other.
 
-    The standard library silently ends at a stream whose beginning is damaged; here only
-    zeros may follow the last.
+    The standard library ends silently at a stream with a damaged beginning; here only
+    zeros may follow the last stream.
     """
 
     def __init__(self, raw: BinaryIO, stream: Callable[[], Any]):
@@ -433,7 +409,7 @@ class _Joined(io.RawIOBase):
 
 
 class _Member(tarfile.TarInfo):
-    """A member whose damage is an error: tarfile takes it for the archive's end."""
+    """A member whose damage is an error; to tarfile it is the archive's end."""
 
     @classmethod
     def fromtarfile(cls, archive):
@@ -462,9 +438,8 @@ def read_packed(
 ) -> Iterator[TextReader]:
     """Yields a reader for the text of a compressed file, or each text in an archive.
 
-    What an archive holds may be compressed or an archive again. Members are read
-    straight from the stream, in their order, and must be read before the next one is
-    asked for; hidden ones are left out. Nothing is written to disk.
+    Members may be compressed files or archives. They are streamed in order, without
+    hidden ones; each must be read before the next is requested.
 
     Args:
       must_be: the file must be an archive.
@@ -485,11 +460,11 @@ def _texts(
         return
     num_members = 0
     try:
-        # Not tarfile's own decompression: of what compresses well it makes one
-        # piece, which it then shortens block by block, in quadratic time.
+        # Not tarfile's own decompression, which takes quadratic time for content that
+        # compresses well.
         with tarfile.open(fileobj=content, mode="r|", tarinfo=_Member) as archive:
             for member in archive:
-                archive.members = []  # or it would remember them all
+                archive.members = []  # would grow with each member
                 num_members += 1
                 if member.isreg() and not _HIDDEN.search(member.name):
                     stream = archive.extractfile(member)
@@ -502,8 +477,7 @@ def _texts(
                         yield TextReader(stream, inner, errors, head=head)
     except DAMAGED as e:
         raise UserError(
-            f"{name}: not a sound tar archive, after {num_members} members "
-            f"({e}).\nFetch the file again, or move it out of the directory.",
+            f"{name}: not a sound tar archive, after {num_members} members ({e}).",
             EXIT_DAMAGED,
         ) from None
 
@@ -523,10 +497,9 @@ def _decompressor(content: Content, path: str) -> Any:
     head = content.head
     if head.startswith(b"\x1f\x8b"):
         return gzip.open(content)
-    if head.startswith(b"\xfd7zXZ\0"):
-        return io.BufferedReader(_Joined(content, lzma.LZMADecompressor), BLOCK_BYTES)
-    if head.startswith(b"BZh"):
-        return io.BufferedReader(_Joined(content, bz2.BZ2Decompressor), BLOCK_BYTES)
+    for magic, stream in _JOINED.items():
+        if head.startswith(magic):
+            return io.BufferedReader(_Joined(content, stream), BLOCK_BYTES)
     if head.startswith(_ZSTD):
         if zstd is None:
             raise missing_package(path, "backports.zstd")

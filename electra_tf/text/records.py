@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Texts that are records: of JSON Lines, Parquet, Arrow and tensorflow_datasets.
 
-Arrow is what the package datasets saves to disk. One batch of rows is in memory at a
-time; of a column's neighbours nothing is read.
+One batch of rows is in memory at a time, and only the column of text is read.
 """
 
 import contextlib
@@ -18,14 +17,13 @@ from electra_tf.text.corpus import TextReader, lines_before, missing_package, re
 
 _ROWS = 256  # at a time
 _BUFFER_BYTES = 1 << 20
-_FILE_MAGIC = b"ARROW1"
 _END_OF_STREAM = bytes(4)
 
 # JSON Lines.
 
 
 def json_line(row: dict[str, Any]) -> str:
-    """An object in one line, without the line's end; text stays readable."""
+    """An object as one line without line end; text stays readable."""
     line = json.dumps(row, ensure_ascii=False)
     try:
         line.encode()
@@ -37,13 +35,13 @@ def json_line(row: dict[str, Any]) -> str:
 def read_json_lines(
     reader: TextReader, key: str, encoding_errors: str = "strict", start: int = 0
 ) -> Iterator[TextReader]:
-    """Yields a reader for the text of each line; blank lines are passed over.
+    """Yields a reader for the text of each line; blank lines are skipped.
 
     Args:
       reader: of the lines that begin at or after byte `start` of a file.
-      key: of the text; "a/b" is b inside a. A null is an empty text.
+      key: of the text. A null is an empty text.
 
-    Raises UserError (65), naming file and line, for anything else.
+    Raises UserError (65), naming file and line, for other lines.
     """
     number = replaced = 0
     for lines in reader:
@@ -54,37 +52,32 @@ def read_json_lines(
             place = functools.partial(_place, reader.name, start, number)
             data = _text_of(line, key, place)
             text = record(data, reader.name, encoding_errors, place)
-            # What was replaced in the line was so before the text was found in it.
+            # Bytes were replaced in the line, before it was parsed.
             text.num_replaced = reader.num_replaced - replaced
             replaced = reader.num_replaced
             yield text
 
 
 def _place(name: str, start: int, number: int) -> str:
-    """Names a line by its number in the file, of which `start` bytes came before."""
+    """Names a line by its number in the file; the reader began at byte `start`."""
     return f"{name} line {number + lines_before(name, start)}"
 
 
 def _text_of(line: str, key: str, place: Callable[[], str]) -> bytes:
     try:
-        value: Any = json.loads(line)
+        row: Any = json.loads(line)
     except ValueError as e:  # also of a line that was cut, beyond 16 MB
         raise _broken(place(), f"is not JSON ({e})") from None
-    for part in [key] if isinstance(value, dict) and key in value else key.split("/"):
-        if not isinstance(value, dict) or part not in value:
-            has = list(value) if isinstance(value, dict) else value
-            raise _broken(place(), f"has no {key!r} but {has!r:.80}")
-        value = value[part]
-    if not isinstance(value, str | None):
-        raise _broken(place(), f"has no text under {key!r} but {value!r:.40}")
+    if not isinstance(row, dict) or not isinstance(row.get(key, row), str | None):
+        raise _broken(place(), f"has no text under {key!r}: {line:.80}")
     # Half a surrogate pair cannot be encoded; decoding finds its bytes.
-    return (value or "").encode("utf-8", "surrogatepass")
+    return (row[key] or "").encode("utf-8", "surrogatepass")
 
 
 def _broken(place: str, problem: str) -> UserError:
     return UserError(
         f"{place} {problem}.\nEach line is an object with its text under one key "
-        "(--text-key); fix the line or remove it.",
+        "(--text-key).",
         EXIT_DAMAGED,
     )
 
@@ -97,31 +90,27 @@ def part_sizes(kind: str, path: str, key: str) -> list[int]:
 
     Args:
       kind: "parquet" or "arrow".
-      key: the column of text; "a/b" is the field b of the column a.
+      key: the column of text.
 
-    Raises UserError for a file that is damaged or has no such column, and where the
-    package pyarrow is missing.
+    Raises UserError for damaged files, a missing column and a missing pyarrow.
     """
-    with _opened(kind, path, key) as (_, sizes, _):
+    with _opened(kind, path, key) as (sizes, _):
         return sizes()
 
 
 def read_table(unit: Any, reading: Any) -> Iterator[TextReader]:
     """Yields a reader for each text of a `Unit` of a table, nulls included."""
     path, errors = unit.path, reading.encoding_errors
-    with _opened(unit.kind, path, reading.text_key) as (column, _, batches):
+    with _opened(unit.kind, path, reading.text_key) as (_, batches):
         import pyarrow as pa
-        import pyarrow.compute as pc
 
         number = 0
         for batch in batches(unit.start, unit.end):
             values = batch.column(0)
-            for name in column[1:]:
-                values = pc.struct_field(values, name)
             if pa.types.is_dictionary(values.type):
                 values = values.dictionary_decode()
             for first in range(0, len(values), _ROWS):
-                # As bytes, because it is not yet checked that they are UTF-8.
+                # As bytes, which may be invalid UTF-8.
                 texts = values.slice(first, _ROWS).cast(pa.large_binary())
                 for text in texts.to_pylist():
                     where = f"{path} from part {unit.start} on row {number}"
@@ -129,12 +118,12 @@ def read_table(unit: Any, reading: Any) -> Iterator[TextReader]:
                     yield record(text, path, errors, lambda where=where: where)
 
 
-_Opened = tuple[list[str], Callable[[], list[int]], Callable[[int, int], Iterator[Any]]]
+_Opened = tuple[Callable[[], list[int]], Callable[[int, int], Iterator[Any]]]
 
 
 @contextlib.contextmanager
 def _opened(kind: str, path: str, key: str) -> Iterator[_Opened]:
-    """Names of a column, the sizes of its parts, and batches of it by their parts."""
+    """Functions for the sizes of a table's parts and for batches of some parts."""
     open_column = _parquet if kind == "parquet" else _arrow
     with _damage_named(path), open_column(path, key) as opened:
         yield opened
@@ -145,19 +134,15 @@ def _parquet(path: str, key: str) -> Iterator[_Opened]:
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path, buffer_size=_BUFFER_BYTES) as file:
-        column = _find(path, file.schema_arrow, key)
+        _check_column(path, file.schema_arrow, key)
         metadata = file.metadata
         groups = map(metadata.row_group, range(metadata.num_row_groups))
 
         def batches(start: int, end: int) -> Iterator[Any]:
-            return file.iter_batches(
-                _ROWS,
-                row_groups=[*range(start, end)],
-                columns=[".".join(column)],
-                use_threads=False,
-            )
+            parts = [*range(start, end)]
+            return file.iter_batches(_ROWS, parts, columns=[key], use_threads=False)
 
-        yield column, lambda: [group.total_byte_size for group in groups], batches
+        yield lambda: [group.total_byte_size for group in groups], batches
 
 
 @contextlib.contextmanager
@@ -165,40 +150,28 @@ def _arrow(path: str, key: str) -> Iterator[_Opened]:
     import pyarrow as pa
 
     with pa.memory_map(path) as f:
-        is_file = f.read(len(_FILE_MAGIC)) == _FILE_MAGIC
         f.seek(max(0, f.size() - len(_END_OF_STREAM)))
-        if not is_file and f.read() != _END_OF_STREAM:
-            raise OSError("its end is missing")
-        opened = pa.ipc.open_file if is_file else pa.ipc.open_stream
-        options = pa.ipc.IpcReadOptions(use_threads=False)
+        if f.read() != _END_OF_STREAM:
+            raise OSError("not a complete Arrow stream")
         f.seek(0)
-        with opened(f) as reader:
-            column = _find(path, reader.schema, key)
-            options.included_fields = [reader.schema.get_field_index(column[0])]
+        with pa.ipc.open_stream(f) as reader:
+            _check_column(path, reader.schema, key)
+            fields = [reader.schema.get_field_index(key)]
+        options = pa.ipc.IpcReadOptions(use_threads=False, included_fields=fields)
         f.seek(0)
-        with opened(f, options=options) as reader:
+        with pa.ipc.open_stream(f, options=options) as reader:
 
-            def batches(start: int, end: int | None) -> Iterator[Any]:
-                """Passing over the others reads nothing of them."""
-                if is_file:
-                    last = reader.num_record_batches if end is None else end
-                    return map(reader.get_batch, range(start, last))
+            def batches(start: int, end: int) -> Iterator[Any]:
                 return itertools.islice(reader, start, end)
 
-            yield column, lambda: [batch.nbytes for batch in batches(0, None)], batches
+            yield lambda: [batch.nbytes for batch in reader], batches
 
 
-def _find(path: str, schema: Any, key: str) -> list[str]:
-    """The names that lead to a column of text."""
+def _check_column(path: str, schema: Any, key: str) -> None:
+    """Raises UserError unless the table has this column of text."""
     import pyarrow as pa
 
-    names = [key] if key in schema.names else key.split("/")
-    kind: Any = schema
-    try:
-        for name in names:
-            kind = kind.field(name).type
-    except (AttributeError, KeyError, TypeError):  # none, several, or not a struct
-        kind = None
+    kind = schema.field(key).type if schema.names.count(key) == 1 else None
     if kind is not None and pa.types.is_dictionary(kind):
         kind = kind.value_type
     texts = (pa.string(), pa.large_string(), pa.string_view())
@@ -208,7 +181,6 @@ def _find(path: str, schema: Any, key: str) -> list[str]:
             f"{path} has no column of text {key!r}.\nIts columns: {columns:.200}; "
             "--text-key names one."
         )
-    return names
 
 
 class Rows:
@@ -216,8 +188,8 @@ class Rows:
 
     Attributes:
       columns: their names.
-      classes: column -> the names of the classes that its numbers stand for, where
-        the file says so as those of Hugging Face do.
+      classes: column -> names of the classes that its numbers stand for, if the file
+        has metadata of Hugging Face.
 
     Raises UserError (65) for a damaged file, here or while it is read.
     """
@@ -246,7 +218,7 @@ class Rows:
 
 
 def _classes(metadata: bytes) -> dict[str, list[str]]:
-    """Column -> names of classes; {} for what Hugging Face has not written."""
+    """Column -> names of classes, by Hugging Face's metadata; {} for other metadata."""
     try:
         features = json.loads(metadata)["info"]["features"]
         inner = {name: _element(feature) for name, feature in features.items()}
@@ -257,7 +229,7 @@ def _classes(metadata: bytes) -> dict[str, list[str]]:
 
 
 def _element(feature: Any) -> dict[str, Any]:
-    """What a list, in either of the forms that these are written in, is a list of."""
+    """The feature of a list's elements; lists are written in two forms."""
     while isinstance(feature, list) or "feature" in feature:
         feature = feature[0] if isinstance(feature, list) else feature["feature"]
     return feature
@@ -283,12 +255,10 @@ def open_tfds(
 ) -> tuple[str, int, int]:
     """Finds a prepared data set NAME:FIELD; nothing is downloaded.
 
-    Returns: its name with the version that was found; the documents and bytes of its
-      split "train".
+    Returns: its name with the version; the documents and bytes of its split "train".
 
-    `data_dir` defaults to the usual place of tensorflow_datasets. Raises UserError for
-    a spec without field, a data set that is not there, one without split "train", or
-    without that text feature.
+    `data_dir` defaults to that of tensorflow_datasets. Raises UserError for a spec
+    without field, and for data sets without split "train" or that feature of text.
     """
     name, _, field = spec.rpartition(":")
     if not name or not field:
@@ -297,10 +267,11 @@ def open_tfds(
             "like wikipedia/20230601.en:text."
         )
     info = _tfds_builder(spec, data_dir).info
+    feature = info.features[field] if field in info.features else None
     problem = None
     if "train" not in info.splits:
         problem = f"split train but {', '.join(sorted(info.splits))}"
-    elif not _is_text(info.features, field.split("/")):
+    elif getattr(feature, "tf_dtype", None) != "string" or feature.shape != ():
         problem = f"text feature {field!r} but {', '.join(map(str, info.features))}"
     if problem:
         raise UserError(f"--tfds {spec}: {info.full_name} has no {problem}.")
@@ -312,32 +283,17 @@ def read_tfds_documents(unit: Any, reading: Any) -> Iterator[TextReader]:
     """Yields a reader for each of the documents of a `Unit`, a part of "train"."""
     import tensorflow_datasets as tfds
 
-    spec = unit.path
-    field = spec.rpartition(":")[2].split("/")
-    only: Any = True  # the nested dict that has tensorflow_datasets decode one feature
-    for part in reversed(field):
-        only = {part: only}
+    spec, errors = unit.path, reading.encoding_errors
+    field = spec.rpartition(":")[2]
     documents = _tfds_builder(spec, reading.tfds_data_dir).as_dataset(
         split=f"train[{unit.start}:{unit.end}]",
         shuffle_files=False,
         read_config=tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False),
-        decoders=tfds.decode.PartialDecoding(only),
+        decoders=tfds.decode.PartialDecoding({field: True}),
     )
     for index, document in enumerate(documents.as_numpy_iterator(), unit.start):
-        for part in field:
-            document = document[part]
         place = f"{spec}[{index}]"
-        errors = reading.encoding_errors
-        yield record(document, spec, errors, lambda place=place: place)
-
-
-def _is_text(features, path: list[str]) -> bool:
-    for name in path:
-        try:
-            features = features[name]
-        except (KeyError, TypeError):
-            return False
-    return getattr(features, "tf_dtype", None) == "string" and features.shape == ()
+        yield record(document[field], spec, errors, lambda place=place: place)
 
 
 def _tfds_builder(spec: str, data_dir: str | os.PathLike | None):
@@ -353,5 +309,5 @@ def _tfds_builder(spec: str, data_dir: str | os.PathLike | None):
         problem = reason_of(e)
     raise UserError(
         f"--tfds {spec}: cannot open {name}: {problem}\n"
-        f"Prepare it first (tfds build {name}); --tfds-data-dir says where it lies."
+        f"Prepare it first (tfds build {name}); --tfds-data-dir names its folder."
     )

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """`tokenization.Tokenizer` as TensorFlow ops.
 
-Regular expressions, ICU's lower-casing and NFD, and tensorflow_text's wordpiece op. The
-ready-made BertTokenizers of tensorflow_text and KerasHub are not used: they fold case
-instead of lowering it, turn controls into spaces and count a word's bytes, not
-characters, and so give other ids than the original on many strings.
+Made of regular expressions, ICU's lower-casing and NFD, and tensorflow_text's wordpiece
+op. The BertTokenizers of tensorflow_text and KerasHub give other ids than the original
+on many strings: they fold case instead of lowering it, turn controls into spaces and
+count a word's bytes, not characters.
 
-Where the wordpieces stand in the text follows from one fact: normalising never moves
-what it keeps. The bytes of a text's words, one after the other, are what its characters
-become one by one. So each distinct character of a batch is normalised by itself, and
-running sums of the lengths lead from a piece's bytes to its characters.
+Offsets of wordpieces rest on one fact: normalising keeps the order of characters. So
+each distinct character of a batch is normalised alone, and running sums of the lengths
+lead from a piece's bytes to its characters.
 """
 
 from __future__ import annotations
@@ -27,14 +26,11 @@ from electra_tf.text.vocabulary import (
     Vocabulary,
 )
 
-_NO_TEXTS = (
-    "So it cannot be in a SavedModel of texts; --what encoder, which reads ids, and "
-    "other formats can be exported."
-)
+_NO_TEXTS = "It cannot be in a SavedModel of texts; --what encoder reads ids instead."
 _CAPITAL_SIGMA, _SMALL_SIGMA, _FINAL_SIGMA = "\u03a3", "\u03c3", "\u03c2"
 
 
-# What happens to a character.
+# Classes of characters.
 _VANISHING = unicode_classes.VANISHING
 _WHITE_SPACE = unicode_classes.pattern(unicode_classes.WHITE_SPACE)
 _IDEOGRAPHS = unicode_classes.pattern(unicode_classes.IDEOGRAPHS)
@@ -53,8 +49,8 @@ class TFTokenizer:
     Takes the arguments of `Tokenizer` and gives its ids. A SavedModel that holds it
     needs `import tensorflow_text` where it is loaded.
 
-    Raises UserError for a vocabulary that tensorflow_text does not take: one with a
-    token of more than 256 bytes, or with very many long ones.
+    Raises UserError for a vocabulary that tensorflow_text cannot read: with a token of
+    more than 256 bytes, or very many long ones.
     """
 
     def __init__(
@@ -77,9 +73,7 @@ class TFTokenizer:
                 support_detokenization=False,
             )
         except RuntimeError as e:
-            message = (
-                f"{vocab.path}: tensorflow_text does not take it ({reason_of(e)})."
-            )
+            message = f"{vocab.path}: tensorflow_text cannot read it ({reason_of(e)})."
             raise UserError(f"{message}\n{_NO_TEXTS}") from None
 
     def tokenize(self, texts):
@@ -98,7 +92,7 @@ class TFTokenizer:
     __call__ = tokenize
 
     def wordpieces(self, words):
-        """Returns the ids of normalised words and the bytes of a word that each spells.
+        """Returns the ids of normalised words, and their offsets in bytes of the word.
 
         Args:
             words: RaggedTensor string [n, (words)], from `split_words`.
@@ -122,7 +116,7 @@ class TFTokenizer:
         return tf.strings.split(texts)
 
     def normalize(self, texts):
-        """Lower-cases strings and strips their accents, as the settings say."""
+        """Lower-cases strings and strips their accents, by the settings."""
         if self.config.do_lower_case:
             texts = _lower(texts)
             if self.config.strip_accents:
@@ -133,7 +127,7 @@ class TFTokenizer:
 
 def _lower(texts):
     """Lower-cases as Python does, whatever the version of ICU in TensorFlow."""
-    # Rare enough to leave alone when no text of the batch has such a character.
+    # Such characters are rare: most batches have none.
     special = f"(?s).*[{_CAPITAL_SIGMA}{_NEW_CAPITALS[1:-1]}].*"
     texts = tf.cond(
         tf.reduce_any(tf.strings.regex_full_match(texts, special)),
@@ -144,12 +138,12 @@ def _lower(texts):
 
 
 def _lower_new_capitals(texts):
-    """Lower-cases what ICU in TensorFlow is too old to know."""
-    # Capital sigma: final in the last place of a word, else not. ICU would do it, but
-    # knows the cased letters of its own version of Unicode only.
+    """Lower-cases capitals that are newer than TensorFlow's ICU."""
+    # A capital sigma becomes a final one at the end of a word. ICU does this too, but
+    # with the cased letters of its own version of Unicode.
     replace = tf.strings.regex_replace
     before_a_letter = f"{_CAPITAL_SIGMA}({_CASE_IGNORABLE}*{_CASED})"
-    # Matches do not overlap: in a row of sigmas each pass sees every other one.
+    # Matches do not overlap: each pass replaces every other sigma of a row.
     for _ in range(2):
         texts = replace(texts, before_a_letter, rf"{_SMALL_SIGMA}\1")
     after_a_letter = f"({_CASED}{_CASE_IGNORABLE}*){_CAPITAL_SIGMA}"
@@ -178,20 +172,17 @@ class _Characters(NamedTuple):
     """The characters of a batch, one after the other; [C] each."""
 
     code_points: tf.Tensor  # int32
-    width: tf.Tensor  # int32, bytes that it has in a word
+    width: tf.Tensor  # int32, its bytes in a word
     is_white: tf.Tensor  # bool
     is_ideograph: tf.Tensor  # bool, a word by itself
-    is_mark: tf.Tensor  # bool: only the character before it would show it
+    is_mark: tf.Tensor  # bool, belongs to the character before it
 
 
 def tokenize_with_offsets(tokenizer: TFTokenizer, texts: tf.Tensor) -> TokensInText:
-    """Tokenises a batch of texts; tells where each wordpiece stands.
+    """Tokenises a batch of texts, with offsets as in `Tokenizer.encode_with_offsets`.
 
     Args:
-      texts: string [n]; bytes that are not UTF-8 count as no characters.
-
-    Accents that were stripped belong to the piece before them.  Pieces that share a
-    character (a Hangul syllable falls into several) overlap.
+      texts: string [n]; bytes that are not UTF-8 are not counted.
     """
     words = tokenizer.split_words(texts)
     ids, first, end = tokenizer.wordpieces(words)
@@ -218,7 +209,7 @@ def tokenize_with_offsets(tokenizer: TFTokenizer, texts: tf.Tensor) -> TokensInT
 
 
 def _characters(tokenizer: TFTokenizer, code_points: tf.Tensor) -> _Characters:
-    """What becomes of each character; the strings are made once for each distinct."""
+    """Normalises each distinct character once."""
     distinct, index = tf.unique(code_points)
     chars = tf.strings.unicode_encode(distinct[:, None], "UTF-8")
     vanishes = tf.strings.regex_full_match(chars, _VANISHING)
@@ -232,7 +223,7 @@ def _characters(tokenizer: TFTokenizer, code_points: tf.Tensor) -> _Characters:
 
 
 def _spans(chars: _Characters, first_byte, end_byte, texts: tf.RaggedTensor):
-    """From bytes of words to characters of the batch: start and end, int32 each."""
+    """Maps bytes of words to characters of the batch: start and end, int32."""
     place = tf.range(tf.size(chars.width))
     kept = tf.boolean_mask(place, chars.width > 0)
     last_byte_of = tf.cumsum(tf.gather(chars.width, kept))

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text to WordPiece ids, token for token as the original's FullTokenizer.
 
-`Tokenizer` is plain Python: the definition, and with its memory of words also the
-fastest way through a corpus. `TFTokenizer` is the same function as TensorFlow ops, for
-graphs that are served. Tests hold the two equal on every kind of string.
+`Tokenizer` is the definition in plain Python; with its cache of words it is also the
+fastest for a corpus. `TFTokenizer` is the same function as TensorFlow ops, for served
+graphs. Tests compare the two on every kind of string.
 
-What happens to a text (BERT's basic tokenizer, then greedy longest match):
-  1. U+0000, U+FFFD and categories C* vanish, joining their neighbours; white space
+The steps (BERT's basic tokenizer, then greedy longest match):
+  1. U+0000, U+FFFD and categories C* are removed, joining their neighbours; white space
      becomes " "; each ideograph becomes a word. Special tokens in the text ("[MASK]")
      are ordinary text.
   2. The text is split at white space; each word is lower-cased, decomposed (NFD, not
-     recomposed) and loses its nonspacing marks, as the settings say.
+     recomposed) and loses its nonspacing marks, by the settings.
   3. Each punctuation character becomes a word.
   4. A word of more than 200 characters, or one that wordpieces cannot spell, is [UNK].
 """
@@ -38,17 +38,16 @@ _MARKS = unicode_classes.code_points(unicode_classes.NONSPACING_MARKS)
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
-# What str.split() splits at although the original's cleaning, which comes before it,
-# makes it vanish.
+# Characters at which str.split() would split, but which step 1 removes.
 _CONTROLS_THAT_SPLIT = "\x0b\x0c\x1c\x1d\x1e\x1f\x85"
 
-# How much a tokenizer remembers: about 100 MB when full.
-_MAX_REMEMBERED_WORDS = 500_000
-_MAX_REMEMBERED_LENGTH = 64
+# Limits of a tokenizer's cache: about 100 MB when full.
+_MAX_CACHED_WORDS = 500_000
+_MAX_CACHED_LENGTH = 64
 
 
 class _CleanTable(dict):
-    """Table for str.translate that does step 1; fills itself as characters come."""
+    """Table of step 1 for str.translate, filled on demand."""
 
     def __missing__(self, code_point: int) -> str:
         char = chr(code_point)
@@ -87,16 +86,16 @@ class Tokenizer:
         self.vocab = vocab
         self.config = TokenizerConfig(do_lower_case, strip_accents)
         self._max_piece = max(map(len, vocab.tokens))
-        self._memory = _WordMemory(self)
+        self._cache = _WordCache(self)
 
     def __call__(
         self, texts: Any, max_seq_length: int | None = None
     ) -> dict[str, np.ndarray]:
-        """Ids of texts with [CLS] and [SEP], padded to the longest, as encoders read.
+        """Ids of texts with [CLS] and [SEP], padded to the longest, for an encoder.
 
         Args:
             texts: one or several, str or bytes, or tensors of them.
-            max_seq_length: longer texts lose their ends; None: none do.
+            max_seq_length: longer texts are truncated; None: no limit.
 
         Returns:
             input_ids, input_mask and segment_ids, int32 [n, L].
@@ -106,7 +105,7 @@ class Tokenizer:
         return pack(self.vocab, ids)._asdict()
 
     def tokenize(self, text: str | bytes) -> list[str]:
-        """Returns the wordpieces of a text; of bytes, what is not UTF-8 is dropped."""
+        """Returns the wordpieces of a text; bytes that are not UTF-8 are dropped."""
         return self.convert_ids_to_tokens(self.encode(text))
 
     def encode(self, text: str | bytes) -> list[int]:
@@ -119,15 +118,15 @@ class Tokenizer:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Returns the ids of many lines, one after the other.
 
-        Words seen before are looked up whole, which makes this the fast path for
-        corpora. Nothing depends on how lines are grouped into calls.
+        Cached words make this the fast path for corpora. The result does not depend on
+        how lines are grouped into calls.
 
         Returns:
-            ids: int32 [number of wordpieces], of all lines; not writable.
+            ids: int32 [number of wordpieces], of all lines; read-only.
             row_splits: int64 [number of lines + 1]; line i has
                 `ids[row_splits[i]:row_splits[i + 1]]`.
         """
-        lookup = self._memory.__getitem__
+        lookup = self._cache.__getitem__
         rows = [b"".join(map(lookup, raw_words(_to_text(line)))) for line in lines]
         row_splits = np.zeros(len(rows) + 1, np.int64)
         np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)), out=row_splits[1:])
@@ -138,7 +137,7 @@ class Tokenizer:
         return [self.vocab.ids[token] for token in tokens]
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
-        """Returns the wordpieces that the ids stand for."""
+        """Returns the wordpieces of the ids."""
         return [self.vocab.tokens[i] for i in ids]
 
     def basic_tokenize(self, text: str | bytes) -> list[str]:
@@ -165,13 +164,13 @@ class Tokenizer:
         return pieces
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Returns the ids of `encode` and where in the text each piece stands.
+        """Returns the ids of `encode` and the offsets of the pieces in the text.
 
         Returns:
-            ids: as `encode` gives them.
-            offsets: (start, end) of each piece in characters of `text`. Accents that
-                were stripped belong to the piece before them. Pieces that share a
-                character (a Hangul syllable falls into several) overlap.
+            ids: those of `encode`.
+            offsets: (start, end) of each piece in characters of `text`. Stripped
+                accents belong to the piece before them. Pieces that share a character
+                (such as a Hangul syllable) overlap.
         """
         ids: list[int] = []
         offsets: list[tuple[int, int]] = []
@@ -189,10 +188,9 @@ class Tokenizer:
         return ids, offsets
 
     def _spans(self, text: str) -> list[list[int]]:
-        """Where in the text each character of its normalised words stands.
+        """Start and end in the text of each character of its normalised words.
 
-        Normalising never moves what it keeps, so each character tells by itself how
-        many it becomes.
+        Normalising keeps the order of characters, so each one can be normalised alone.
         """
         kept = {char: len("".join(self.basic_tokenize(char))) for char in set(text)}
         spans: list[list[int]] = []
@@ -230,8 +228,7 @@ def basic_tokenize(text: str, config: TokenizerConfig) -> list[str]:
 def raw_words(text: str) -> list[str]:
     """Splits a text, uncleaned, into parts that can be tokenised one by one.
 
-    The tokens of the text are those of the parts in turn. The parts repeat, so that
-    tokens of a part can be remembered.
+    The tokens of the text are those of its parts, which repeat and can be cached.
     """
     for char in _CONTROLS_THAT_SPLIT:
         if char in text:
@@ -251,10 +248,10 @@ def _split_word(word: str, config: TokenizerConfig) -> list[str]:
 
 
 def encoded(text: str) -> bytes:
-    """A text as graphs take it, which say places in it by its characters.
+    """A text as UTF-8 for a graph, with the same character offsets.
 
-    Half a pair of surrogates, which JSON may hold, cannot be encoded. U+FFFD in its
-    place vanishes as it does in `Tokenizer`.
+    Lone surrogates, which JSON may hold, cannot be encoded. They become U+FFFD, which
+    step 1 removes as well.
     """
     return _SURROGATES.sub("\ufffd", text).encode()
 
@@ -267,10 +264,10 @@ def _to_text(text: str | bytes) -> str:
     return text.decode("utf-8", "ignore")
 
 
-class _WordMemory(dict):
+class _WordCache(dict):
     """White-space delimited word of raw text -> its ids as int32 bytes.
 
-    Bytes, because joining them is the fastest way from words to one array of ids.
+    Joining bytes is the fastest way from words to one array of ids.
     """
 
     def __init__(self, tokenizer: Tokenizer):
@@ -287,16 +284,16 @@ class _WordMemory(dict):
             ids = array.array("i", ids).tobytes()
         else:
             ids = b"".join([self[word] for word in words])
-        # A run of ideographs is one raw word that will hardly come again; its
-        # characters are remembered one by one.
-        if len(words) <= 1 and len(raw) <= _MAX_REMEMBERED_LENGTH:
-            if len(self) >= _MAX_REMEMBERED_WORDS:
+        # A run of ideographs is a raw word that rarely repeats; its characters are
+        # cached one by one.
+        if len(words) <= 1 and len(raw) <= _MAX_CACHED_LENGTH:
+            if len(self) >= _MAX_CACHED_WORDS:
                 self.clear()
             self[raw] = ids
         return ids
 
 
-# What a network reads.
+# Inputs of a network.
 
 
 class Row(NamedTuple):
@@ -315,14 +312,14 @@ class PackedTexts(NamedTuple):
 
 
 def room(length: int, second: Sequence[int] = ()) -> int:
-    """How many tokens of the texts `join` can put into `length` tokens."""
+    """The number of tokens of texts that `join` can put into `length` tokens."""
     return length - (3 if second else 2)
 
 
 def join(vocab: Vocabulary, first: Sequence[int], second: Sequence[int] = ()) -> Row:
-    """[CLS] first [SEP], in segment 0, and second [SEP], in segment 1.
+    """[CLS] first [SEP] in segment 0, then second [SEP] in segment 1.
 
-    A second without tokens is none, as the original has it.
+    As in the original, an empty second text counts as none.
     """
     ids = [vocab.cls_id, *first, vocab.sep_id]
     segments = [0] * len(ids)

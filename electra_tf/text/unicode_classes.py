@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The classes of characters BERT's tokenizer distinguishes, frozen at Unicode 14.0.
 
-The original asks the `unicodedata` of whatever Python runs it, so that the same text
-can become other tokens after an upgrade of Python: a code point that was unassigned,
-and dropped, becomes a letter. A model outlives that. These tables fix the answer for
-building, training and serving alike, and are the ones the original had on Python 3.11.
-`tests/text/test_tokenization.py` derives them again where Python has the same Unicode.
+The original uses Python's `unicodedata`, so that an upgrade of Python can change the
+tokens of a text: an unassigned code point, which was dropped, becomes a letter. These
+tables are those of Python 3.11, for building, training and serving alike.
+`tests/text/test_tokenization.py` derives them again if Python has the same Unicode.
 
 Each class is a tuple of inclusive (first, last) code point ranges in rising order. The
 large ones are in unicode_14.txt.
@@ -45,8 +44,8 @@ def code_points(ranges: Ranges) -> frozenset[str]:
 def pattern(*classes: Ranges, without: Ranges = ()) -> str:
     """A regular expression for one character of the classes, for RE2 and Oniguruma.
 
-    Surrogates, which these do not know, are left out. Ranges stay in the order of the
-    classes: the tokenizer.json of exported models is compared as text.
+    Surrogates, which these lack, are left out. Ranges keep the order of the classes, as
+    the tokenizer.json of exported models is compared as text.
     """
     parts = []
     for first, last in itertools.chain(*classes):
@@ -74,29 +73,28 @@ OTHER = _TABLES["OTHER"]
 # The original counts as punctuation every printable ASCII character that is neither
 # letter, digit nor space ("$", "+", "~" are symbols to Unicode).
 PUNCTUATION = merge(_parse("21-2f 3a-40 5b-60 7b-7e"), _TABLES["PUNCTUATION"])
-# What accent stripping removes after decomposition.
+# Removed by accent stripping, after decomposition.
 NONSPACING_MARKS = _TABLES["NONSPACING_MARKS"]
-# As str.lower knows them: a capital sigma becomes a final one after a cased letter and
-# not before one, looking past the case-ignorable.
+# As in str.lower: a capital sigma becomes a final one after a cased letter and not
+# before one, skipping case-ignorable characters.
 CASED = _TABLES["CASED"]
 CASE_IGNORABLE = _TABLES["CASE_IGNORABLE"]
 
-# What becomes " ". The rest of what str.split() splits at are controls, which vanish.
-# The line and paragraph separators pass the original's cleaning, then split.
+# Replaced by " ". Other characters at which str.split() splits are controls, which are
+# removed. Line and paragraph separators pass the original's cleaning, then split.
 WHITE_SPACE = merge(_TABLES["SPACES"], _parse("9-a d 2028-2029"))
 
-# What is removed: with the replacement character, but without white space.
+# Removed: controls and others without white space, and the replacement character.
 VANISHING = pattern(((0xFFFD, 0xFFFD),), OTHER, without=WHITE_SPACE)
 
-# CJK ideographs, each of which is a word of its own. Hangul, kana and the symbols of
-# these scripts are not among them.
+# CJK ideographs, each a word of its own, without Hangul, kana and symbols.
 IDEOGRAPHS = _parse(
     "3400-4dbf 4e00-9fff f900-faff 20000-2a6df 2a700-2b73f 2b740-2b81f 2b820-2ceaf"
     " 2f800-2fa1f"
 )
 
-# Capitals that came with Unicode 14 and what to add for their small letters: ICU inside
-# TensorFlow 2.21 is older and leaves them as they are.
+# Capitals of Unicode 14, with the distance to their small letters; the ICU of
+# TensorFlow 2.21 is older and does not change them.
 CAPITALS_OF_UNICODE_14 = (
     ((0x2C2F, 0x2C2F), 0x30),
     ((0xA7C0, 0xA7C0), 1),

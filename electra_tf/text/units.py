@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A corpus as units of work: files, pieces of long ones, ranges of documents.
 
-How a corpus is divided depends on its files alone, and every unit is read from its
-beginning to its end by one process: the output does not depend on the number of
-processes.
+Units depend on the files alone, and one process reads a whole unit, so the output does
+not depend on the number of processes.
 
-A file's kind is recognised by its suffix or its first bytes. Text files have lines, and
-blank ones between documents. In JSON Lines, Parquet, Arrow and tensorflow_datasets each
-record is a document: its line ends separate lines, its blank lines paragraphs.
+A file's kind is recognised by its suffix or its first bytes. In text files blank lines
+separate documents. In JSON Lines, Parquet, Arrow and tensorflow_datasets each record is
+a document: its line ends separate lines, its blank lines paragraphs.
 """
 
 import hashlib
@@ -27,15 +26,12 @@ PIECE_BYTES = 4 << 20
 
 _JSON_LINES = (".jsonl", ".ndjson", ".json")
 _TABLES = {".parquet": "parquet", ".arrow": "arrow"}
-# How tables begin; Arrow's stream format has no magic bytes.
-_MAGIC = {b"PAR1": "parquet", b"ARROW1": "arrow"}
 _JSON_LINE = re.compile(rb'(\xef\xbb\xbf)?\s*\{[ \t]*"[^"\n]*"[ \t]*:')
 _MARKUP = "Tags are read as text: extract the text first (WikiExtractor: --json)."
-_TABLE = "Convert it to JSON Lines or Parquet, of which --text-key names the text."
-# Pattern of a first line, what it shows, and the remedy.
+_TABLE = "Convert it to JSON Lines or Parquet; --text-key names the text."
+# Pattern of a first line, its format, and the remedy.
 _NOT_PROSE = (
     ("<", "markup", _MARKUP),
-    (r"\{\\rtf", "RTF", "Convert it to plain text in UTF-8."),
     (r'"?[\w.-]+"?([,;\t]"?[\w.-]+"?)+\s*$', "a table", _TABLE),
 )
 _RECORDS = ("json", *_TABLES.values())
@@ -46,8 +42,8 @@ class Reading(NamedTuple):
 
     Attributes:
         encoding_errors: "strict" or "replace".
-        text_key: of the text in JSON Lines, Parquet and Arrow; "a/b" is b inside a.
-        tfds_data_dir: where tensorflow_datasets keeps its data.
+        text_key: of the text in JSON Lines, Parquet and Arrow.
+        tfds_data_dir: the data directory of tensorflow_datasets.
     """
 
     encoding_errors: str = "strict"
@@ -56,12 +52,12 @@ class Reading(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """A stretch of text that one builder reads from beginning to end.
+    """A part of a corpus that one process reads as a whole.
 
     Attributes:
         kind: "text", "json", "compressed" (either of them, or an archive by its
           content), "archive", "parquet", "arrow" or "tfds".
-        path: of the file; of tensorflow_datasets, NAME:FIELD.
+        path: of the file; for tensorflow_datasets, NAME:FIELD.
         name: of the file within the corpus.
         start, end: bytes; row groups of Parquet, batches of Arrow, documents of
           tensorflow_datasets.
@@ -103,7 +99,7 @@ class Corpus(NamedTuple):
     sha256: str
 
     def facts(self) -> dict[str, Any]:
-        """What makes two corpora the same, in JSON."""
+        """What identifies a corpus, in JSON."""
         kinds = ", ".join(sorted({unit.kind for unit in self.units}))
         facts = {"kind": kinds, "files": self.num_files, "bytes": self.num_bytes}
         return facts | {"sha256": self.sha256}
@@ -124,9 +120,9 @@ def read_unit(unit: Unit, reading: Reading) -> Iterator[TextReader]:
 def file_corpus(
     corpus_dir: str, text_key: str = "text", piece_bytes: int | None = None
 ) -> Corpus:
-    """The files below a directory, each by its name or, if that says nothing, content.
+    """The files below a directory, their kinds recognised by name or else content.
 
-    Prints a warning if a text file is markup or a table by its first line.
+    Prints a warning if a text file begins like markup or a table.
 
     Args:
       piece_bytes: longer files are cut; None: PIECE_BYTES.
@@ -195,7 +191,7 @@ def of_files(
 
 
 def _kind_by_name(name: str) -> str | None:
-    """The kind of a file, compressed or not; None if its name does not tell."""
+    """The kind of a file, compressed or not; None if its name does not show it."""
     if corpus.is_named(name):
         return "archive"
     kind = _TABLES.get(os.path.splitext(name.lower())[1])
@@ -206,14 +202,11 @@ def _kind_by_content(head: bytes) -> str:
     """The kind of a file, compressed or not, by the first bytes of its content."""
     if corpus.is_archive(head):
         return "archive"
-    for magic, kind in _MAGIC.items():
-        if head.startswith(magic):
-            return kind
     return "json" if _JSON_LINE.match(head) else "text"
 
 
 def _not_prose(path: str, head: bytes) -> str | None:
-    """What a text file seems to be instead of text, and the remedy."""
+    """A warning if a text file seems to be something else."""
     line = head.decode("utf-8", "ignore").lstrip("\ufeff \t\r\n").partition("\n")[0]
     for pattern, what, remedy in _NOT_PROSE:
         if re.match(pattern, line):
@@ -225,7 +218,7 @@ def _not_prose(path: str, head: bytes) -> str | None:
 
 
 def holds_records(path: str) -> bool:
-    """Whether a file has records rather than lines, as the end of its name tells."""
+    """Whether a file has records rather than lines, by its name."""
     return _kind_by_name(path) in _RECORDS
 
 
@@ -296,8 +289,8 @@ def _read_packed(unit: Unit, reading: Reading) -> Iterator[TextReader]:
         kind = _kind_by_name(reader.name) or _kind_by_content(reader.head)
         if kind in _TABLES.values():
             raise UserError(
-                f"{reader.name} is {kind}, which cannot be read inside of an archive.\n"
-                "Unpack the archive into the corpus.",
+                f"{reader.name} is {kind}, which cannot be read inside an archive.\n"
+                "Unpack the archive.",
                 EXIT_DAMAGED,
             )
         yield from _documents(reader, kind, reading)

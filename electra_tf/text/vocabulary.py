@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The vocabulary file, checked, and the tokenizer settings that travel beside it.
 
-A vocabulary is one wordpiece per line, the line number its id, as BERT and the original
-ELECTRA have it. What a wordpiece means depends on how text is normalised before it is
-looked up, so `vocab.txt` may have a `vocab.txt.json` beside it that says so.
+As in BERT and the original ELECTRA, a vocabulary has one wordpiece per line; the line
+number is its id. `vocab.txt.json` beside `vocab.txt` holds the settings by which text
+is normalised before wordpieces are looked up.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
 MAX_CHARS_PER_WORD = 200  # A longer word is [UNK].
 
 SPECIAL_NAMES = {f"{t[1:-1].lower()}_token": t for t in sorted(SPECIAL_TOKENS)}
-# Longer words are [UNK]; BERT's 100 is passed over, as the original did.
+# Limits of a word in tokenizer.json; BERT's 100 is ignored, as in the original.
 _MAX_CHARS = (100, MAX_CHARS_PER_WORD)
-# Of a token without its "##": tensorflow_text takes no longer ones.
+# Limit of tensorflow_text for a token without its "##".
 _MAX_TOKEN_BYTES = 256
 
 
@@ -36,8 +36,8 @@ class TokenizerConfig(NamedTuple):
 
     Attributes:
         do_lower_case: lower-case the text.
-        strip_accents: decompose characters and drop the accents. The original does so
-            only when it lower-cases too; a cased tokenizer ignores this setting.
+        strip_accents: decompose characters and drop the accents; as in the original,
+            without effect on a cased tokenizer.
     """
 
     do_lower_case: bool = True
@@ -45,9 +45,8 @@ class TokenizerConfig(NamedTuple):
 
     def equivalent(self, other: TokenizerConfig) -> bool:
         """Whether both give the same tokens for every text."""
-        if not self.do_lower_case:
-            return not other.do_lower_case
-        return tuple(self) == tuple(other)
+        lower = self.do_lower_case == other.do_lower_case
+        return lower and strips_accents(self) == strips_accents(other)
 
     def __str__(self) -> str:
         if not self.do_lower_case:
@@ -59,14 +58,13 @@ _SETTINGS = (TokenizerConfig(), TokenizerConfig(True, False), TokenizerConfig(Fa
 
 
 class Vocabulary:
-    """Wordpieces and their ids; never changed.
+    """Wordpieces and their ids; immutable.
 
     Attributes:
         tokens: the wordpieces; a token's index is its id.
-        ids: token -> id; of a token on several lines the last, as in the original.
-        path: where it was read, for messages.
-        sha256: of the tokens joined by LF and ended by LF. For a file with LF line ends
-            that is the hash of the file; one with CRLF has the hash of its LF twin.
+        ids: token -> id; for a repeated token the last, as in the original.
+        path: of the file, for messages.
+        sha256: of the tokens, each followed by LF: as a file with LF line ends.
         pad_id, unk_id, cls_id, sep_id, mask_id: of the special tokens.
     """
 
@@ -76,8 +74,8 @@ class Vocabulary:
         if missing := [token for token in SPECIAL_TOKENS if token not in self.ids]:
             raise UserError(
                 f"{path}: {', '.join(missing)} not among its {len(self)} "
-                "tokens.\nA BERT or ELECTRA vocabulary (vocab.txt, one wordpiece a "
-                f"line) has {' '.join(SPECIAL_TOKENS)};\nbuild_vocab.py makes one."
+                "tokens.\nA BERT or ELECTRA vocabulary has one wordpiece a line; "
+                "build_vocab.py makes one."
             )
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
             self.ids[token] for token in (PAD, UNK, CLS, SEP, MASK)
@@ -89,10 +87,9 @@ class Vocabulary:
     def load(cls, path: str | os.PathLike) -> Vocabulary:
         """Reads a vocabulary file and checks every line.
 
-        A tokenizer.json of the package tokenizers with WordPiece will do as well. White
-        space around a token is stripped, as in the original, unless there is nothing
-        else: a blank line keeps its id. Raises UserError, naming the file and the
-        line, for other files.
+        A tokenizer.json of the package tokenizers with WordPiece is read, too. White
+        space around a token is stripped, as in the original; a blank line keeps its id.
+        Raises UserError, naming the file and the line, for other files.
         """
         path = os.fspath(path)
         return cls(_read_tokens(path), path)
@@ -105,14 +102,14 @@ class Vocabulary:
 
     @property
     def continuations(self) -> list[bool]:
-        """Of each token, whether it continues a word ("##ing")."""
+        """For each token, whether it continues a word ("##ing")."""
         return [len(t) > 2 and t.startswith("##") for t in self.tokens]
 
     @property
     def distinct(self) -> tuple[str, ...]:
-        """The tokens; a line that a later one repeats also has its id.
+        """The tokens, made unique for other libraries.
 
-        For libraries that take a token only once. No text gets such an id.
+        A token that is repeated later gets its id appended; no text has this id.
         """
         return tuple(
             token if self.ids[token] == i else f"[{token} {i}]"
@@ -121,7 +118,7 @@ class Vocabulary:
 
     @property
     def too_long(self) -> str | None:
-        """Names a token that is too long for tensorflow_text; None: there is none."""
+        """Names the first token that is too long for tensorflow_text, if any."""
         for number, token in enumerate(self.tokens):
             if is_too_long(token):
                 return (
@@ -131,7 +128,7 @@ class Vocabulary:
         return None
 
     def notes(self) -> list[str]:
-        """What a user should be told before it is used; not errors."""
+        """Notes for the user that are not errors."""
         found = []
         if repeated := len(self) - len(self.ids):
             token = next(t for i, t in enumerate(self.tokens) if self.ids[t] != i)
@@ -164,8 +161,8 @@ class Vocabulary:
         """Raises `UserError` naming both if something was made with other tokens.
 
         Args:
-          sha256: of the vocabulary that was used; None: it is not known.
-          user: what used it, and the verb, as in "model.ckpt-5 was trained".
+          sha256: of the vocabulary that was used; None if unknown.
+          user: subject and verb, as in "model.ckpt-5 was trained".
         """
         if sha256 not in (None, self.sha256):
             raise UserError(
@@ -175,7 +172,7 @@ class Vocabulary:
 
 
 def is_too_long(token: str) -> bool:
-    """Whether no SavedModel with a tokenizer can have a token."""
+    """Whether a token is too long for a SavedModel with a tokenizer."""
     return len(token.removeprefix("##").encode()) > _MAX_TOKEN_BYTES
 
 
@@ -184,7 +181,7 @@ def _read_tokens(path: str) -> list[str]:
     data = read_file("vocabulary", path)
     if data.lstrip().startswith(b"{"):
         return _tokens_of_json(path, data)
-    # A blank line, such as U+2028, has its id, and no text gets it.
+    # A blank line, such as U+2028, keeps its id, which no text gets.
     return [line.strip() or line.removesuffix("\r") for line in lines_in(path, data)]
 
 
@@ -198,9 +195,9 @@ def read_file(what: str, path: str) -> bytes:
 
 
 def lines_in(path: str, data: bytes) -> list[str]:
-    """The lines of a file, without blank ones at its end; UserError if none is left.
+    """The lines of a file, without blank ones at its end.
 
-    Raises UserError, naming the line, unless it is UTF-8.
+    Raises UserError for an empty file, and for a line that is not UTF-8.
     """
     lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
     while lines and not lines[-1].strip():
@@ -235,8 +232,8 @@ def _tokens_of_json(path: str, data: bytes) -> list[str]:
             raise ValueError("the last token is blank")
     except JSON_ERRORS as e:
         raise UserError(
-            f"{path} is JSON, and no tokenizer.json with a WordPiece vocabulary ({e})."
-            "\nELECTRA needs one, or one token a line (vocab.txt)."
+            f"{path} is not a tokenizer.json with a WordPiece vocabulary ({e}).\n"
+            "ELECTRA needs one, or one token a line (vocab.txt)."
         ) from None
     return tokens
 
@@ -254,7 +251,7 @@ def write_settings(
 ) -> None:
     """Writes the settings beside the vocabulary's file, atomically.
 
-    `provenance` is what else is worth knowing: the tool's version, the corpus, counts.
+    `provenance`: the tool's version, the corpus, counts.
     """
     facts = {"vocab_size": len(vocab), "vocab_sha256": vocab.sha256}
     settings = config._asdict() | facts | provenance
@@ -264,12 +261,10 @@ def write_settings(
 
 
 def read_settings(vocab: Vocabulary | str | os.PathLike) -> TokenizerConfig | None:
-    """Returns the settings that a vocabulary has with it, None where there are none.
+    """Returns the settings beside a vocabulary or in its tokenizer.json; None if none.
 
-    They lie beside it, or in it where it is a tokenizer.json. What a file written by
-    hand leaves out is as BERT has it, and the hash of the vocabulary is not checked.
-    Raises UserError if they are damaged, written for other tokens, or such that no
-    tokenizer here does the same.
+    Missing keys have BERT's defaults; a missing hash is not checked. Raises UserError
+    for damaged settings, settings of other tokens, and unsupported tokenizers.
     """
     if not isinstance(vocab, Vocabulary):
         if not os.path.isfile(fetch_once(os.fspath(vocab))):
@@ -289,10 +284,10 @@ def read_settings(vocab: Vocabulary | str | os.PathLike) -> TokenizerConfig | No
             raise ValueError("neither do_lower_case nor strip_accents is in it")
     except (OSError, *JSON_ERRORS) as e:
         raise UserError(
-            f"{path}: not readable as tokenizer settings ({e}).\nFix it, or remove it "
-            "and give --do-lower-case and --strip-accents."
+            f"{path}: not readable as tokenizer settings ({e}).\nFix it, or give "
+            "--do-lower-case and --strip-accents without it."
         ) from None
-    advice = "One was replaced: bring back the right one, or remove the settings file."
+    advice = "Restore the right vocabulary, or remove the settings."
     vocab.check_same(settings.get("vocab_sha256"), f"{path} was written", advice)
     return config
 
@@ -302,11 +297,11 @@ def resolve_settings(
     do_lower_case: bool | None = None,
     strip_accents: bool | None = None,
 ) -> TokenizerConfig:
-    """Returns the settings to tokenise with: what was asked for, checked.
+    """Returns the settings to tokenise with.
 
-    None means "not given": the settings beside the vocabulary hold, and without those
-    the original's defaults (lower-case, strip accents). A value that contradicts the
-    settings beside the vocabulary is a UserError.
+    The default (None) of each is that of the vocabulary's settings, or else of the
+    original: lower-case, strip accents. Raises UserError for a value that contradicts
+    the vocabulary's settings.
     """
     stored = read_settings(vocab)
     default = stored or TokenizerConfig()
@@ -316,10 +311,10 @@ def resolve_settings(
     )
     if stored and not stored.equivalent(config):
         where = settings_path(vocab.path)
-        where = where if os.path.exists(where) else "as it says itself"
+        where = where if os.path.exists(where) else vocab.path
         raise UserError(
             f"{vocab.path} was built {stored} ({where}),\nbut the flags or hparams ask "
-            f"for text that is {config}.\nThis fits it: do_lower_case "
+            f"for text that is {config}.\nGive do_lower_case "
             f"{json.dumps(stored.do_lower_case)}."
         )
     return config
@@ -331,23 +326,24 @@ def recorded_settings(
     vocab_file: str | None,
     user: str,
 ) -> TokenizerConfig | None:
-    """The settings that a run has learned by, as its checkpoint or its vocabulary says.
+    """The tokenizer settings of a run, from its checkpoint or else its vocabulary.
 
     Args:
       stored: the settings of the checkpoint, perhaps none.
-      found: what the vocabulary is used with now; None where nothing says it.
+      found: the current settings of the vocabulary; None if unknown.
       vocab_file: the vocabulary.
-      user: names the checkpoint in the `UserError` where the two differ.
+      user: names the checkpoint in the `UserError` if the two differ.
     """
-    told = stored.get("tokenizer")
-    told = TokenizerConfig(*map(told.get, TokenizerConfig._fields)) if told else found
-    if told and found and not told.equivalent(found):
+    if not (tokenizer := stored.get("tokenizer")):
+        return found
+    trained = TokenizerConfig(*map(tokenizer.get, TokenizerConfig._fields))
+    if found and not trained.equivalent(found):
         raise UserError(
-            f"{user} was trained on text that is {told},\nbut {vocab_file} is used "
+            f"{user} was trained on text that is {trained},\nbut {vocab_file} is used "
             f"now for text that is {found}.\nPut this into {vocab_file}.json: "
-            f"{json.dumps(told._asdict())}"
+            f"{json.dumps(trained._asdict())}"
         )
-    return told
+    return trained
 
 
 def write_tokens(path: str | os.PathLike, tokens: Sequence[str]) -> Vocabulary:
@@ -357,19 +353,18 @@ def write_tokens(path: str | os.PathLike, tokens: Sequence[str]) -> Vocabulary:
     return vocab
 
 
-# Settings in a tokenizer.json.
+# Tokenizers of other libraries.
 
 
 def strips_accents(config: TokenizerConfig) -> bool:
-    """Whether accents are really stripped."""
-    # A cased tokenizer keeps accents whatever the setting, as in the original.
+    """Whether accents are stripped: as in the original, not by a cased tokenizer."""
     return config.do_lower_case and config.strip_accents
 
 
 def fast_tokenizer(tokens: Sequence[str], config: TokenizerConfig):
-    """The tokenizer of distinct tokens as one of the package tokenizers.
+    """The tokenizer of distinct tokens for the package tokenizers.
 
-    It does what `text.tokenization` says, by its tables of characters.
+    It does the same as `text.tokenization`, with the same tables of characters.
     """
     from tokenizers import (
         AddedToken,
@@ -416,18 +411,15 @@ def fast_tokenizer(tokens: Sequence[str], config: TokenizerConfig):
     return tokenizer
 
 
-# ------------------------------------------------------------------------- reading
-
-
 def refused_tokenizer(
     path: str | os.PathLike,
     what: str,
     remedy: str = "If the model can do without it, remove it from that file.",
 ) -> UserError:
-    """The error for a tokenizer that does something else than those here."""
+    """The error for an unsupported tokenizer."""
     return UserError(
-        f"{path}: {what}; tokenizers of this project and of the original do not do "
-        f"that.\nIts texts would get other ids here than there. {remedy}"
+        f"{path}: {what}, which tokenizers of this project and of the original do not "
+        f"support.\nTexts would get other ids. {remedy}"
     )
 
 
@@ -447,21 +439,21 @@ def config_of_bert(
     for name in ("tokenize_chinese_chars", "do_basic_tokenize"):
         if settings.get(name) not in (True, None):
             raise refused_tokenizer(path, f"{name} is {settings[name]!r}")
-    # transformers does not split its special tokens anyway.
+    # transformers never splits its special tokens.
     if others := {*(settings.get("never_split") or ())} - {*SPECIAL_TOKENS}:
         raise refused_tokenizer(path, f"never_split has {min(others)!r}")
     for name, token in SPECIAL_NAMES.items():
-        there = settings.get(name) or token
-        there = there.get("content") if isinstance(there, dict) else there
-        if there != token:
-            raise refused_tokenizer(path, f"{name} is {there!r} instead of {token!r}")
+        stored = settings.get(name) or token
+        stored = stored.get("content") if isinstance(stored, dict) else stored
+        if stored != token:
+            raise refused_tokenizer(path, f"{name} is {stored!r} instead of {token!r}")
     return TokenizerConfig(lower, strip)
 
 
 def config_of_json(content: dict[str, Any], path: str | os.PathLike) -> TokenizerConfig:
-    """The settings of a tokenizer.json: BERT's normalizer, or the one written here.
+    """The settings of a tokenizer.json with BERT's normalizer or `fast_tokenizer`'s.
 
-    Raises `UserError`, naming the difference, for one that does something else.
+    Raises `UserError`, naming the difference, for other tokenizers.
     """
     limit = content.get("model", {}).get("max_input_chars_per_word", _MAX_CHARS[0])
     if limit not in _MAX_CHARS:
@@ -478,14 +470,14 @@ def config_of_json(content: dict[str, Any], path: str | os.PathLike) -> Tokenize
         names["tokenize_chinese_chars"] = "handle_chinese_chars"
         return config_of_bert({k: normalizer.get(v) for k, v in names.items()}, path)
     for config in _SETTINGS:
-        ours = json.loads(fast_tokenizer(SPECIAL_TOKENS, config).to_str())
-        if (ours["normalizer"], ours["pre_tokenizer"]) == (normalizer, splits):
+        known = json.loads(fast_tokenizer(SPECIAL_TOKENS, config).to_str())
+        if (known["normalizer"], known["pre_tokenizer"]) == (normalizer, splits):
             return config
     raise refused_tokenizer(path, f"normalizer is {normalizer.get('type')}")
 
 
 def check_added_tokens(tokens: Iterable[Any], path: str | os.PathLike) -> None:
-    """Refuses tokens that are cut out of a text before it is cut into words.
+    """Raises `UserError` for tokens that are found before text is split into words.
 
     Args:
       tokens: strings, or objects with the string as `content`.

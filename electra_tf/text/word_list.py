@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A list of words, for scripts that put no spaces between them.
+"""A list of words, for scripts without spaces between words.
 
-The tokens of a vocabulary spell the words in one way or another: "##" tokens in scripts
-without spaces are cut wherever the tokens before them ended. All these ways are kept as
-a table of states, beginnings of words, and the tokens that lead from one to the next.
+In such scripts tokens can split a word at any place. All ways to spell the words are
+kept as an automaton: states are beginnings of words, tokens lead from one to the next.
 """
 
 import functools
@@ -16,8 +15,8 @@ from electra_tf.errors import UserError
 from electra_tf.text.tokenization import basic_tokenize
 from electra_tf.text.vocabulary import Vocabulary, lines_in, read_file, resolve_settings
 
-# Thai and Lao, Burmese, Khmer, kana with the marks of their block: what the tokenizer
-# leaves together although words end in it. Ideographs it splits.
+# Thai and Lao, Burmese, Khmer, kana: the tokenizer does not split runs of these, unlike
+# those of ideographs.
 _WITHOUT_SPACES = (
     *((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF)),
     *((0x3005, 0x30FF), (0x31F0, 0x31FF), (0xFF66, 0xFF9F)),
@@ -29,10 +28,10 @@ class WordList(NamedTuple):
 
     Attributes:
         keys: int64 [T], rising; state * V + token, the first state being 0.
-        targets: int64 [T], the states that these lead to.
+        targets: int64 [T], the next states.
         is_word: bool [S], the states that are words.
         may_start: bool [V], the "##" tokens that a word may begin with.
-        size, found: how many words there are, and how many that several tokens spell.
+        size, found: the numbers of words, and of words of several tokens.
         path, sha256: of the file.
     """
 
@@ -52,10 +51,10 @@ class WordList(NamedTuple):
 
 @functools.cache
 def load(path: str, vocab: Vocabulary, do_lower_case: bool) -> WordList:
-    """Reads a list of words, UTF-8, one a line; blank lines count for nothing.
+    """Reads a list of words, UTF-8, one a line; blank lines are skipped.
 
-    Words are normalised as text is. Raises UserError, naming file and line, for
-    other files, and for a list without a word that several tokens spell.
+    Words are normalised like text. Raises UserError, naming file and line, for other
+    files, and for a list without a word of several tokens.
     """
     lines, sha256 = _read(path)
     config = resolve_settings(vocab, do_lower_case)
@@ -72,9 +71,8 @@ def load(path: str, vocab: Vocabulary, do_lower_case: bool) -> WordList:
     found = int(is_word[several].sum())
     if not found:
         raise UserError(
-            f"none of the {len(words):,} words of {path} is spelled by several tokens "
-            f"of\n{vocab.path}: there is nothing to mask as one.\nIs the list of "
-            "another language or script?"
+            f"none of the {len(words):,} words of {path} has several tokens of\n"
+            f"{vocab.path}.\nIs the list of another language or script?"
         )
     starts = [t.startswith("##") and _has_no_spaces(t[2:]) for t in vocab.tokens]
     tables = np.array(table[:, 0]), np.array(table[:, 1]), is_word, np.array(starts)

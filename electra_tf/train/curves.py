@@ -5,28 +5,28 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
 from electra_tf.storage.files import atomic_write
 from electra_tf.train.reporting import EVALUATIONS, STEP_METRICS, Metric, read_metrics
 
-# More points than this cannot be told apart in the picture.
+# The picture cannot show more points.
 _MAX_POINTS = 2000
-# Told apart without colour vision, too (Okabe and Ito).
+# Distinguishable with colour vision deficiencies (Okabe and Ito).
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 
 
 def new_figure(size: tuple[float, float]):
-    """An empty figure, of inches; drawn without a display or pyplot's global state."""
+    """An empty figure of `size` inches; needs no display and no pyplot."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=size, dpi=120, layout="constrained")
 
 
 def png_of(figure) -> bytes:
-    """The picture that a figure is."""
+    """The figure as a PNG file."""
     picture = io.BytesIO()
     figure.savefig(picture, format="png")
     return picture.getvalue()
@@ -39,64 +39,61 @@ def plot_curves(
     metrics: Sequence[Metric],
     switches: Sequence[int] = (),
 ) -> int:
-    """Draws metrics over the steps into a PNG, in the panels that they name.
+    """Plots metrics over the steps into a PNG, in the panels that they name.
 
-    Returns: how many of the steps up to the last one the file does not have.
+    The faint line is each step (averaged if there are more steps than pixels), the
+    strong one a moving average. Rings are evaluations, and vertical lines are at
+    `switches`, the steps between two phases. A run without steps gets no picture.
 
-    The faint line is each step (averaged where there are more steps than pixels), the
-    strong one a moving average; rings are evaluations, where the run has some, and
-    upright lines the `switches` from a phase to the next. Draws nothing for a run
-    without steps.
+    Returns: the number of steps that are missing in the file.
     """
-    drawn = [metric for metric in (*metrics, *STEP_METRICS) if metric.curve]
-    steps, missing, columns = _read(metrics_path, {metric.name for metric in drawn})
+    metrics = [metric for metric in (*metrics, *STEP_METRICS) if metric.curve]
+    steps, missing, columns = _read(metrics_path, {m.name for m in metrics})
     if not len(steps):
         return 0
-    figure = new_figure((11, 7))
-    figure.suptitle(title, fontsize=13)
+    path = os.path.join(os.path.dirname(metrics_path), EVALUATIONS)
+    evaluated, _, rings = _read(path, columns.keys())
     panels: dict[str, list[Metric]] = {}
-    for metric in drawn:
+    for metric in metrics:
         if metric.name in columns:
             panels.setdefault(metric.curve.panel, []).append(metric)
-    rows = (len(panels) + 1) // 2
-    evaluated, found = _evaluations(metrics_path, set(columns))
-    for number, (name, own) in enumerate(panels.items(), start=1):
-        axes = figure.add_subplot(rows, 2, number)
-        _draw(axes, name, steps, columns, own)
+    figure = new_figure((11, 7))
+    figure.suptitle(title, fontsize=13)
+    for number, (panel, shown) in enumerate(panels.items(), start=1):
+        axes = figure.add_subplot((len(panels) + 1) // 2, 2, number)
+        for metric in shown:
+            _draw(axes, steps, columns[metric.name], metric, is_only=len(shown) == 1)
+            if metric.name in rings:
+                ring = {"color": metric.curve.colour, "fillstyle": "none"}
+                axes.plot(evaluated, rings[metric.name], "o", markersize=5, **ring)
+        dress(axes, panel)
+        if panel == "Accuracy":
+            axes.set_ylim(0, 1.02)
+        if panel == "Learning rate":
+            axes.ticklabel_format(axis="y", style="sci", scilimits=(-3, 3))
+        if len(shown) > 1:
+            axes.legend(fontsize=8, frameon=False, loc="best")
         for step in (step for step in switches if step < steps[-1]):
             axes.axvline(step, color="#8a94a3", linewidth=0.8, linestyle=":")
-        for metric in (metric for metric in own if metric.name in found):
-            ring = {"color": metric.curve.colour, "fillstyle": "none"}
-            axes.plot(evaluated, found[metric.name], "o", markersize=5, **ring)
     atomic_write(png_path, png_of(figure))
     return missing
 
 
-def _draw(axes, name, steps, columns, metrics) -> None:
+def _draw(axes, steps, values, metric, is_only: bool) -> None:
+    _, label, colour, style = metric.curve
     span = max(1, len(steps) // 40)
-    marker = "o" if len(steps) == 1 else None  # a line of one point shows nothing
-    for metric in metrics:
-        values = columns[metric.name]
-        _, label, colour, style = metric.curve
-        if metric.name == "learning_rate":
-            axes.plot(steps, values, color=colour, linewidth=1.6)
-            continue
-        if len(metrics) == 1 and span > 1:
-            axes.plot(steps, values, color=colour, linewidth=0.6, alpha=0.3)
-        smoothed = smooth(values, span)
-        look = {"color": colour, "linewidth": 1.6, "marker": marker, "label": label}
-        axes.plot(steps, smoothed, style, **look)
-    dress(axes, name)
-    if name == "Accuracy":
-        axes.set_ylim(0, 1.02)
-    if name == "Learning rate":
-        axes.ticklabel_format(axis="y", style="sci", scilimits=(-3, 3))
-    if len(metrics) > 1:
-        axes.legend(fontsize=8, frameon=False, loc="best")
+    if metric.name == "learning_rate":
+        axes.plot(steps, values, color=colour, linewidth=1.6)
+        return
+    if is_only and span > 1:
+        axes.plot(steps, values, color=colour, linewidth=0.6, alpha=0.3)
+    marker = "o" if len(steps) == 1 else None  # A line through one point is invisible.
+    look = {"color": colour, "linewidth": 1.6, "marker": marker, "label": label}
+    axes.plot(steps, smooth(values, span), style, **look)
 
 
 def dress(axes, title: str, x_label: str = "step") -> None:
-    """Title, label and grid of a panel."""
+    """Adds the title, label and grid of a panel."""
     axes.set_title(title, fontsize=11, loc="left")
     axes.set_xlabel(x_label, fontsize=9)
     axes.tick_params(labelsize=8)
@@ -106,38 +103,29 @@ def dress(axes, title: str, x_label: str = "step") -> None:
         axes.spines[side].set_visible(False)
 
 
-def _read(path, names: set[str]) -> tuple[np.ndarray, int, dict[str, np.ndarray]]:
-    """Steps [n], how many are missing, and metrics [n].
+def _read(
+    path: str | os.PathLike, names: Collection[str]
+) -> tuple[np.ndarray, int, dict[str, np.ndarray]]:
+    """Steps [n], the number of missing steps, and metrics [n].
 
-    Averaged over neighbours down to _MAX_POINTS.
+    Neighbours are averaged if there are more than _MAX_POINTS steps.
     """
-    steps, lists = [], {name: [] for name in names}
-    for row in read_metrics(path):
-        steps.append(row["step"])
-        for name, values in lists.items():
-            values.append(row.get(name))  # None becomes nan
-    columns = {name: np.array(values, float) for name, values in lists.items()}
-    columns = {k: v for k, v in columns.items() if np.isfinite(v).any()}
-    parts = np.array_split(np.array(steps, float), min(len(steps), _MAX_POINTS) or 1)
-    means = {
-        name: np.array([_mean(part) for part in np.array_split(values, len(parts))])
-        for name, values in columns.items()
-    }
-    missing = max(steps, default=0) - len(set(steps))
-    return np.array([part.mean() for part in parts if len(part)]), missing, means
+    rows = read_metrics(path) if os.path.isfile(path) else ()
+    table = [np.array([row["step"], *map(row.get, names)], float) for row in rows]
+    steps, *values = np.array(table).reshape(-1, 1 + len(names)).T
+    columns = {n: v for n, v in zip(names, values, strict=True) if np.isfinite(v).any()}
+    starts = np.arange(0, len(steps), -(-len(steps) // _MAX_POINTS) or 1)
 
+    def averages(values: np.ndarray) -> np.ndarray:
+        known = np.isfinite(values)
+        sums = np.add.reduceat(np.where(known, values, 0.0), starts)
+        counts = np.add.reduceat(known.astype(float), starts)
+        return np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0)
 
-def _evaluations(metrics_path, names) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Steps and metrics of the evaluations while training; empty if there are none."""
-    path = os.path.join(os.path.dirname(metrics_path), EVALUATIONS)
-    if not os.path.isfile(path):
-        return np.zeros(0), {}
-    return _read(path, names)[::2]
-
-
-def _mean(values: np.ndarray) -> float:
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if len(known) else np.nan
+    missing = int(max(steps, default=0)) - len(set(steps.tolist()))
+    if not len(steps):
+        return steps, missing, {}
+    return averages(steps), missing, {n: averages(c) for n, c in columns.items()}
 
 
 def smooth(values: np.ndarray, span: int) -> np.ndarray:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the computation runs: strategy, threads, precision, jit, and several workers.
+"""Devices of a run: strategy, threads, precision, jit, and several workers.
 
-`configure_devices` must be called before TensorFlow touches a device; a process makes
-one strategy (a second MirroredStrategy would reuse the collective keys of the first).
+Call `configure_devices` before TensorFlow uses a device. A process creates one strategy
+(a second MirroredStrategy would reuse the collective keys of the first).
 
-Each worker is a process that runs the whole program. They stay one run only if all of
-them make the same steps, so everything that a worker finds out by itself (a signal, a
-clock, a full disk) becomes a decision of all, by an all-reduce between two loops. With
-one worker nothing is exchanged.
+Each worker is a process that runs the whole program. All of them must make the same
+steps. A local event (a signal, the time limit, a full disk) therefore becomes a
+decision of all workers, by an all-reduce between two loops. A single worker exchanges
+nothing.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from electra_tf.errors import EXIT_PEER_LOST, UserError, reason_of
 from electra_tf.model.target import set_target
 from electra_tf.train.supervisor import Cluster, plain_signals
 
-# Splits the CPU into that many devices, so that replicas can be tried out without
-# GPUs: every replica then computes on the same cores.
+# Splits the CPU into that many devices, to try out replicas without GPUs. All replicas
+# share the same cores.
 CPU_DEVICES_VARIABLE = "ELECTRA_TF_CPU_DEVICES"
 
 
@@ -35,9 +35,9 @@ class Decision(NamedTuple):
     """What all workers do next.
 
     Attributes:
-      reason: why the run ends now; None: it goes on.
-      count: how many steps the next loop has.
-      seconds: how long a loop and a save take on the slowest.
+      reason: why the run ends now; None if it continues.
+      count: steps of the next loop.
+      seconds: what a loop and a save take on the slowest worker.
     """
 
     reason: str | None
@@ -49,77 +49,65 @@ class Workers:
     """The workers of a run; all of them call the same methods in the same order.
 
     Args:
-      strategy: over the devices of all.
-      cluster: who they are.
+      strategy: over the devices of all workers.
+      cluster: the processes.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy, cluster: Cluster):
         self.cluster = cluster
-        self.count = max(1, len(self.cluster.places))
+        self.count = max(1, len(cluster.places))
         self._strategy = strategy
-        self._gather = tf.function(
-            self._placed, input_signature=[tf.TensorSpec([None])], autograph=False
-        )
-        self._from_chief = tf.function(
-            self._chiefs, autograph=False, reduce_retracing=True
+        self._sum = tf.function(
+            self._all_reduce, autograph=False, reduce_retracing=True
         )
 
-    def gather(self, numbers: Sequence[float]) -> np.ndarray:
-        """Everybody's numbers, as many from each: float32 [workers, n]."""
-        own = np.asarray(numbers, np.float32)
-        if self.count == 1:
-            return own[None]
-        with self.cluster.patience():
-            return self._gather(own).numpy()
-
-    def _placed(self, own: tf.Tensor) -> tf.Tensor:
+    def _all_reduce(self, value: tf.Tensor) -> tf.Tensor:
+        """Sums one tensor per worker."""
         local = self._strategy.num_replicas_in_sync // self.count
 
-        def place(own):
+        def add(value):
             context = tf.distribute.get_replica_context()
-            replica = context.replica_id_in_sync_group
-            row = tf.where(replica == self.cluster.index * local, own, 0.0)
-            rows = tf.one_hot(self.cluster.index, self.count)[:, None] * row
-            return context.all_reduce("SUM", rows)
+            # Other replicas of this worker add -0.0: x + -0.0 is x, also for x = -0.0.
+            is_first = context.replica_id_in_sync_group == self.cluster.index * local
+            value = tf.where(is_first, value, -tf.zeros_like(value))
+            return context.all_reduce("SUM", value)
 
-        rows = self._strategy.run(place, args=(own,))
-        return self._strategy.experimental_local_results(rows)[0]
+        values = self._strategy.run(add, args=(value,))
+        return self._strategy.experimental_local_results(values)[0]
+
+    def gather(self, numbers: Sequence[float]) -> np.ndarray:
+        """Collects n numbers from each worker: float32 [workers, n]."""
+        rows = np.zeros([self.count, len(numbers)], np.float32)
+        rows[self.cluster.index] = numbers
+        if self.count == 1:
+            return rows
+        with self.cluster.patience():
+            return self._sum(tf.constant(rows)).numpy()
 
     def gather_texts(self, text: str) -> list[str]:
-        """Everybody's text, in the order of the workers."""
-        if self.count == 1:
-            return [text]
-        letters = text.encode()
-        longest = int(self.gather([len(letters)]).max())
-        rows = self.gather([*letters, *[0] * (longest - len(letters))])
+        """Collects a text from each worker."""
+        data = text.encode()
+        longest = int(self.gather([len(data)]).max())
+        rows = self.gather([*data, *[0] * (longest - len(data))])
         return [bytes(row.astype(np.uint8)).rstrip(b"\0").decode() for row in rows]
 
     def copy_from_chief(self, variables: Mapping[str, tf.Variable]) -> None:
-        """Gives all workers the chief's values of the variables, to the bit."""
+        """Copies the chief's values of the variables to all workers, bit by bit."""
         if self.count == 1:
             return
         with self.cluster.patience():
             for name in sorted(variables):
                 variable = variables[name]
-                flat = tf.reshape(tf.convert_to_tensor(variable), [-1])
-                variable.assign(tf.reshape(self._from_chief(flat), variable.shape))
-
-    def _chiefs(self, value: tf.Tensor) -> tf.Tensor:
-        def offer(value):
-            context = tf.distribute.get_replica_context()
-            # x + -0.0 is x, for x = -0.0 as well.
-            nothing = tf.fill(tf.shape(value), -tf.zeros([], value.dtype))
-            own = tf.where(context.replica_id_in_sync_group == 0, value, nothing)
-            return context.all_reduce("SUM", own)
-
-        values = self._strategy.run(offer, args=(value,))
-        return self._strategy.experimental_local_results(values)[0]
+                value = tf.reshape(tf.convert_to_tensor(variable), [-1])
+                if not self.cluster.is_chief:
+                    value = -tf.zeros_like(value)
+                variable.assign(tf.reshape(self._sum(value), variable.shape))
 
     def acknowledge(self) -> None:
         """Waits until all have the last message, after which this process may end.
 
-        An exchange ends for a worker when it has fetched its peers' parts, and a peer
-        that ended meanwhile would look lost. To an acknowledgement it does not matter.
+        An exchange ends for a worker when it has received the parts of its peers. A
+        peer that ends at that moment would look lost, except in this last exchange.
         """
         with contextlib.suppress(tf.errors.OpError):
             self.gather([0.0])
@@ -131,25 +119,23 @@ class Workers:
         count: int = 0,
         seconds: float = 0.0,
     ) -> Decision:
-        """Makes of what each worker knows one decision for all.
+        """Makes one decision for all workers.
 
         Args:
-          failure: what this worker cannot go on with.
-          reason: why this worker wants the run to end.
-          count: steps of the next loop; the chief's holds.
-          seconds: that a loop and a save take.
+          failure: why this worker cannot continue.
+          reason: why this worker asks to end the run.
+          count: steps of the next loop; the chief's number is used.
+          seconds: what a loop and a save take here.
 
-        Raises `UserError`: at all workers the failure of the first that has one.
+        Raises `UserError`: on all workers, the failure of the first that has one.
         """
         code = failure.exit_code if failure else 0
         rows = self.gather([code, reason is not None, count, seconds])
         texts = [""] * self.count
         if rows[:, :2].any():
-            texts = self.gather_texts(str(failure) if failure else reason or "")
-        failed = np.flatnonzero(rows[:, 0]).tolist()
-        if failed:
+            texts = self.gather_texts(str(failure or reason or ""))
+        for index in np.flatnonzero(rows[:, 0]).tolist():
             self.acknowledge()
-        for index in failed:
             if failure and index == self.cluster.index:
                 raise failure
             text = f"{self.cluster.name(index)}: {texts[index]}"
@@ -161,7 +147,7 @@ class Workers:
         return Decision(reason, int(rows[0, 2]), float(rows[:, 3].max()))
 
 
-# What TensorFlow raises when another worker is gone.
+# TensorFlow's errors after the loss of another worker.
 _LOST = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
@@ -174,7 +160,7 @@ _TASK = re.compile(r"/job:(chief|worker)/(?:replica:\d+/)?task:(\d+)")
 
 @contextlib.contextmanager
 def peers_may_be_lost(cluster: Cluster) -> Iterator[None]:
-    """Turns what TensorFlow raises for a lost worker into a `UserError` (69)."""
+    """Raises a `UserError` (69) for TensorFlow's errors after the loss of a worker."""
     try:
         yield
     except tf.errors.OpError as error:
@@ -183,16 +169,16 @@ def peers_may_be_lost(cluster: Cluster) -> Iterator[None]:
             raise
         named = (cluster.index_of(*task) for task in _TASK.findall(error.message))
         lost = next((i for i in named if i != cluster.index), None)
-        who = "another worker" if lost is None else cluster.name(lost)
+        peer = "another worker" if lost is None else cluster.name(lost)
         raise UserError(
-            f"{who} has ended or cannot be reached; its own output says why. Run the "
+            f"{peer} has ended or cannot be reached; its own output says why. Run the "
             "same commands again on all workers.",
             EXIT_PEER_LOST,
         ) from error
 
 
 class Placement(NamedTuple):
-    """A strategy and what follows from it."""
+    """A strategy and the settings derived from it."""
 
     strategy: tf.distribute.Strategy
     jit_compile: bool
@@ -202,17 +188,14 @@ class Placement(NamedTuple):
 
     @property
     def is_one_cpu(self) -> bool:
-        """Whether one replica computes, without an accelerator."""
+        """Whether the run has one replica and no accelerator."""
         on_tpu = isinstance(self.strategy, tf.distribute.TPUStrategy)
-        others = on_tpu or tf.config.list_logical_devices("GPU")
-        return self.num_replicas == 1 and not others
+        has_accelerator = on_tpu or tf.config.list_logical_devices("GPU")
+        return self.num_replicas == 1 and not has_accelerator
 
     @property
     def is_read_elsewhere(self) -> bool:
-        """Whether other processes read the data: the hosts of a TPU that is not here.
-
-        They have the graph and no Python.
-        """
+        """Whether the hosts of a remote TPU read the data, in the graph only."""
         if not isinstance(self.strategy, tf.distribute.TPUStrategy):
             return False
         device = self.strategy.extended.worker_devices[0]
@@ -220,12 +203,11 @@ class Placement(NamedTuple):
 
 
 def configure_devices(config) -> None:
-    """Sets up devices and threads; before anything else of TensorFlow runs.
+    """Sets up devices, threads and precision, before any other use of TensorFlow.
 
-    A graph that XLA does not compile is run by one inter-op thread on CPUs: with two,
-    TensorFlow accumulates some gradients in the order in which they finish, and two
-    runs of the same step differ in the last bit (about 5 % slower, and then
-    reproducible).
+    Without XLA, a CPU runs the graph with one inter-op thread: about 5 % slower, but
+    reproducible. With two, TensorFlow accumulates some gradients in the order in which
+    they finish, and two runs of the same step differ in the last bit.
     """
     gpus = tf.config.list_physical_devices("GPU")
     set_target("tpu" if config.use_tpu else "gpu" if gpus else "cpu")
@@ -238,44 +220,39 @@ def configure_devices(config) -> None:
             [tf.config.LogicalDeviceConfiguration()] * cpus,
         )
     on_one_cpu = cpus == 1 and not gpus
-    # Beside a TPU the host reads and masks, and runs no graph whose order matters.
+    # The host of a TPU only reads and masks, in any order.
     if on_one_cpu and not uses_jit(config) and not config.use_tpu:
         tf.config.threading.set_inter_op_parallelism_threads(1)
+    keras.config.set_dtype_policy(config.precision)
 
 
 def uses_jit(config) -> bool:
-    """Whether XLA compiles the step: `jit_compile`, or what is faster here.
+    """Whether XLA compiles the step: `jit_compile`, or by default the faster choice.
 
     Measured for ELECTRA-Small on 2 CPU cores (docs/performance.md): XLA is 1.2 times
-    as fast in float32 and slower in bfloat16, whose products it does not hand to AMX;
-    where lengths vary, in fine-tuning, plain graphs save more.
+    as fast in float32, and slower in bfloat16, for which it does not use AMX. For
+    varying lengths (fine-tuning) plain graphs are faster.
     """
     if config.jit_compile is not None:
         return config.jit_compile
     if config.use_tpu:
-        return False  # TPUs compile everything by themselves.
+        return False  # TPUs always compile.
     if tf.config.list_physical_devices("GPU"):
         return True
-    is_plain = config.precision != "float32" or config.debug
-    return config.has_one_length and not is_plain
-
-
-def set_precision(name: str) -> None:
-    """Sets Keras's dtype policy: float32, mixed_bfloat16 or mixed_float16."""
-    keras.config.set_dtype_policy(name)
+    return config.has_one_length and config.precision == "float32" and not config.debug
 
 
 def create_strategy(config, cluster: Cluster | None = None) -> Placement:
-    """Chooses the strategy for the devices at hand and checks the batch size.
+    """Chooses the strategy for the available devices and checks the batch size.
 
-    TPU when `use_tpu`; the devices of all workers of the cluster; all GPUs, or the
-    devices the CPU was split into, when there is more than one; otherwise the one.
+    TPU with `use_tpu`; the devices of all workers of the cluster; all GPUs or CPU
+    devices if there are several; otherwise the only one.
 
-    Raises `UserError` (2) when the global batch does not divide into replicas times
+    Raises `UserError` (2) if the global batch does not divide into replicas times
     `gradient_accumulation_steps`.
 
     Args:
-      cluster: of several workers, by TF_CONFIG; by default there is only this one.
+      cluster: the workers by TF_CONFIG; by default this process alone.
     """
     cluster = cluster or Cluster()
     strategy = _strategy(config, cluster)
@@ -289,10 +266,10 @@ def _strategy(config, cluster: Cluster) -> tf.distribute.Strategy:
     if config.use_tpu:
         return _tpu_strategy(config)
     if cluster.places:
-        # It reports every all-reduce that it builds.
+        # TensorFlow logs every all-reduce that it builds.
         tf.get_logger().setLevel("WARNING")
-        # All have come (`Cluster.meet`). If one is lost now, TensorFlow waits for an
-        # hour and holds Python's lock.
+        # All workers have arrived (`Cluster.meet`). If one is lost now, TensorFlow
+        # waits for an hour and holds Python's lock.
         with plain_signals(cluster.timeout):
             return tf.distribute.MultiWorkerMirroredStrategy()
     devices = [d.name for d in tf.config.list_logical_devices("GPU")]
@@ -312,55 +289,45 @@ def _tpu_strategy(config) -> tf.distribute.Strategy:
         )
         tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
-    # A name is looked up on Google's servers, through packages that may be missing.
+    # Names are looked up on Google's servers, with packages that may be missing.
     except (ValueError, OSError, ImportError, tf.errors.OpError) as error:
         name = f" {config.tpu_name}" if config.tpu_name else ""
         raise UserError(
             f"use_tpu is set, but no TPU{name} answers: {reason_of(error)}\n"
             "Install tensorflow-tpu in place of tensorflow (docs/tpu.md), set tpu_name "
-            "if the TPU is not this machine's, or set use_tpu to false."
+            "for a TPU of another machine, or set use_tpu to false."
         ) from error
-    strategy = tf.distribute.TPUStrategy(resolver)
-    cores = strategy.num_replicas_in_sync
-    if config.num_tpu_cores not in (1, cores):
-        raise UserError(
-            f"num_tpu_cores is {config.num_tpu_cores}, but the TPU has {cores} cores, "
-            "all of which are used.\nLeave num_tpu_cores out."
-        )
-    return strategy
+    return tf.distribute.TPUStrategy(resolver)
 
 
-def check_training_batch(config, replicas: int, together: int = 1) -> None:
-    """Refuses a batch that does not divide evenly, naming both numbers.
+def check_training_batch(config, replicas: int, group: int = 1) -> None:
+    """Raises `UserError` if the training batch does not divide evenly.
 
     Args:
-      together: how many sequences must be on one replica at one time.
+      group: how many consecutive sequences must be on the same replica.
     """
-    parts = replicas * config.gradient_accumulation_steps * together
-    if config.do_train and config.train_batch_size % parts:
-        raise UserError(
-            f"train_batch_size {config.train_batch_size} does not divide by "
-            f"{parts} = {replicas} replicas x gradient_accumulation_steps "
-            f"{config.gradient_accumulation_steps}{_groups_of(together)}."
-        )
+    if config.do_train:
+        parts = config.gradient_accumulation_steps
+        _check_batch(config, "train_batch_size", replicas, parts, group)
 
 
-def check_evaluation_batch(config, replicas: int, together: int = 1) -> None:
-    """The same of evaluations on all replicas, as those of pre-training are."""
-    evaluates = config.do_eval or config.eval_every_steps
-    if evaluates and config.eval_batch_size % (replicas * together):
-        raise UserError(
-            f"eval_batch_size {config.eval_batch_size} does not divide by "
-            f"{replicas} replicas{_groups_of(together)}."
-        )
+def check_evaluation_batch(config, replicas: int, group: int = 1) -> None:
+    """The same for the evaluation batch."""
+    if config.do_eval or config.eval_every_steps:
+        _check_batch(config, "eval_batch_size", replicas, 1, group)
 
 
-def _groups_of(together: int) -> str:
-    return f" x contrastive_group {together}" if together > 1 else ""
+def _check_batch(config, name: str, replicas: int, parts: int, group: int) -> None:
+    size, divisor = getattr(config, name), replicas * parts * group
+    if size % divisor:
+        product = f"{replicas} replicas"
+        product += f" x gradient_accumulation_steps {parts}" if parts > 1 else ""
+        product += f" x contrastive_group {group}" if group > 1 else ""
+        raise UserError(f"{name} {size} does not divide by {divisor} = {product}.")
 
 
 def describe(placement: Placement, precision: str) -> str:
-    """One line that names devices, strategy, precision and jit."""
+    """One line with devices, strategy, precision and jit."""
     gpus = tf.config.list_physical_devices("GPU")
     kind = "CPU"
     if gpus:

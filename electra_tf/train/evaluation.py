@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluating a task over batches: by itself, or from time to time while it trains."""
+"""Evaluation of a task over batches, once or repeatedly during training."""
 
 from __future__ import annotations
 
-import os
+import dataclasses
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -12,27 +12,27 @@ import tensorflow as tf
 from electra_tf.console import Console, Progress
 from electra_tf.errors import as_user_error
 from electra_tf.train.distribution import Placement
-from electra_tf.train.reporting import EVALUATIONS, Journal
+from electra_tf.train.reporting import Journal
 from electra_tf.train.step import Evaluable
 
 
 class Evaluation:
-    """Computes a task's metrics over global batches; its graph is built once."""
+    """Computes a task's metrics over global batches, in a graph that is built once."""
 
     def __init__(self, task: Evaluable, placement: Placement):
         self._task, self._placement = task, placement
-        self._step = tf.function(self._sums_of_next, autograph=False)
+        self._step = tf.function(self._batch_sums, autograph=False)
 
-    def _sums_of_next(self, iterator):
+    def _batch_sums(self, iterator):
         strategy = self._placement.strategy
         sums = strategy.run(self._replica_sums, args=(next(iterator),))
         return {k: strategy.experimental_local_results(v)[0] for k, v in sums.items()}
 
     def _replica_sums(self, batch):
-        weights = self._over_replicas(self._task.loss_weights(batch))
-        return self._over_replicas(self._task.evaluation_sums(batch, weights))
+        weights = self._sum_over_replicas(self._task.loss_weights(batch))
+        return self._sum_over_replicas(self._task.evaluation_sums(batch, weights))
 
-    def _over_replicas(self, values):
+    def _sum_over_replicas(self, values):
         if self._placement.num_replicas == 1:
             return values
         return tf.distribute.get_replica_context().all_reduce("SUM", values)
@@ -45,7 +45,7 @@ class Evaluation:
         console: Console,
         is_stopped: Callable[[], bool] = lambda: False,
     ) -> dict[str, float] | None:
-        """The metrics over `num_steps` global batches together; None if stopped."""
+        """Returns the metrics over `num_steps` global batches; None if stopped."""
         progress = Progress(console, num_steps, 0, batch_size, max(1, num_steps // 10))
         totals: dict[str, np.ndarray] = {}
         try:
@@ -65,49 +65,37 @@ class Evaluation:
         return self._task.evaluation_metrics(totals)
 
 
+@dataclasses.dataclass
 class PeriodicEvaluation:
-    """Evaluates the weights of a training at some steps, beside its curves.
+    """Evaluates the weights during training, at some steps.
 
-    Writes evaluations.jsonl, and what TensorBoard shows as the run "eval".
+    Writes them to evaluations.jsonl and TensorBoard.
 
     Args:
       evaluation: of the task.
       batches: makes an iterator over the same batches each time.
-      size: how many there are, and how many sequences each has.
-      directory: of the run.
+      size: number of batches, sequences per batch.
       console: where the metrics are shown.
-      is_stopped: whether the run is to end now; the evaluation is left to the next.
-      journal: step, tags and is_chief of `Journal`; later evaluations are made again.
+      is_stopped: whether to postpone the evaluation to the next start of the run.
+      journal: of the run.
     """
 
-    def __init__(
-        self,
-        evaluation: Evaluation,
-        batches: Callable[[], Iterator],
-        size: tuple[int, int],
-        directory: str | os.PathLike,
-        *,
-        console: Console,
-        is_stopped: Callable[[], bool],
-        **journal,
-    ):
-        self._evaluation, self._batches, self._size = evaluation, batches, size
-        self._console, self._is_stopped = console, is_stopped
-        self._journal = Journal(directory, EVALUATIONS, "eval", **journal)
-        self.has = self._journal.has
+    evaluation: Evaluation
+    batches: Callable[[], Iterator]
+    size: tuple[int, int]
+    console: Console
+    is_stopped: Callable[[], bool]
+    journal: Journal
 
     def __call__(self, step: int) -> bool | None:
-        """Evaluates this step's weights; the training goes on. None if stopped."""
-        quiet = Console(silent=True)
-        metrics = self._evaluation(
-            self._batches(), *self._size, quiet, self._is_stopped
-        )
+        """Evaluates the weights of this step; see `loop.Pause` for what it returns."""
+        silent = Console(silent=True)
+        metrics = self.evaluation(self.batches(), *self.size, silent, self.is_stopped)
         if metrics is None:
-            self._console.log(f"Evaluation at step {step:,} is left to the next start.")
+            self.console.log(f"Evaluation at step {step:,} is left to the next start.")
             return None
         shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
-        self._console.log(f"Evaluation at step {step:,}: {shown}")
-        row = {"step": step} | metrics
-        self._journal.add([row], lambda events: events.write(step, metrics))
-        self._journal.sync()
+        self.console.log(f"Evaluation at step {step:,}: {shown}")
+        self.journal.add([{"step": step} | metrics])
+        self.journal.sync()
         return False

@@ -1,21 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one training loop: steps, reports, checkpoints, and an end that loses nothing.
+"""The training loop: steps, reports, checkpoints, and stops without loss of work.
 
-Re-running a command continues its run: the step number comes from the checkpoint, and
-batch k, its masking and the dropout of step k are functions of (seed, k), so there is
-no other position to restore.
+Re-running a command continues its run. The step number comes from the checkpoint; batch
+k, its masking and the dropout of step k are functions of (seed, k), so there is no
+other position to restore.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import io
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -24,96 +22,22 @@ from electra_tf.console import Console
 from electra_tf.errors import EXIT_DIVERGED, UserError, as_user_error
 from electra_tf.storage.checkpoints import BackgroundSaver, Checkpoints
 from electra_tf.storage.files import atomic_write
-from electra_tf.train.distribution import Placement, Workers
+from electra_tf.train.distribution import Placement
 from electra_tf.train.reporting import Report, overflowed
 from electra_tf.train.step import TrainingStep
 from electra_tf.train.supervisor import StopRequest
 
-# How long the loop stays inside the graph: as long as a signal waits for its answer.
+# How long the loop stays inside the graph, and so delays the response to a signal.
 LOOP_SECONDS = 0.5
-# With on_nonfinite "skip": the run ends when this many steps in a row are left out.
+# With on_nonfinite "skip", the run ends after this many skipped steps in a row.
 MAX_SKIPPED_IN_A_ROW = 20
 
 
-def train(
-    step: TrainingStep,
-    make_batches: Callable[[int], Iterator],
-    checkpoints: Checkpoints,
-    console: Console,
-    *,
-    placement: Placement,
-    num_train_steps: int,
-    batch_size: int,
-    iterations_per_loop: int,
-    save_checkpoints_steps: int,
-    log_steps: int,
-    on_nonfinite: str = "stop",
-    stop: StopRequest | None = None,
-    constants: Mapping[str, float] | None = None,
-    pauses: Sequence[Pause] = (),
-    watch: Callable[[int, Mapping[str, np.ndarray]], None] | None = None,
-) -> bool:
-    """Trains from the state's step up to `num_train_steps`.
-
-    Args:
-      make_batches: step -> iterator whose first batch is that of `step`.
-      stop: what may end the run early, entered by the caller; by default nothing.
-      constants: numbers that go into every row of the metrics.
-      pauses: what happens between steps, and may end the training.
-      watch: gets a step and the metrics from there on; a `UserError` of it ends all.
-
-    Returns: whether the end was reached; False after a stop, with the state saved.
-
-    Raises `UserError`: 70 (loss not finite), 65 (damaged data), 73 (cannot write).
-    """
-    report = Report(
-        checkpoints.directory,
-        console,
-        start=step.state.step,
-        total=num_train_steps,
-        batch_size=batch_size,
-        every=log_steps,
-        metrics=step.task.metrics,
-        is_chief=placement.is_chief,
-    )
-    saver = BackgroundSaver(checkpoints)
-    guard = _NonfiniteGuard(on_nonfinite, saver, console, make_batches, placement)
-    plan = num_train_steps, save_checkpoints_steps, pauses, watch
-    loop = _Loop(step, placement, saver, report, guard, *plan)
-    pace, workers = Pace(iterations_per_loop), placement.workers
-    stop = stop or StopRequest()
-    try:
-        failure = failure_of(loop.save, saver.wait)  # Does the disk take it at all?
-        decision = workers.decide(failure, stop.reason(), pace.count)
-        batches = make_batches(loop.done)
-        while not loop.is_over and not decision.reason:
-            count = min(decision.count, loop.uninterrupted())
-            with pace.measure(count), workers.cluster.patience():
-                metrics = step.run(batches, loop.done, count)
-            failure = loop.go_on(metrics, constants or {}, workers)
-            seconds = pace.seconds + saver.seconds
-            reason = stop.reason(2 * max(seconds, decision.seconds))
-            decision = workers.decide(failure, reason, pace.count, seconds)
-        workers.decide(failure_of(loop.save, saver.wait))  # for all to wait
-        workers.acknowledge()
-    except tf.errors.OpError as error:
-        raise as_user_error(error) or error from error
-    finally:
-        is_failing = sys.exc_info()[1] is not None
-        failure = failure_of(saver.wait)
-        report.close()
-        if failure and not is_failing:  # the first error counts
-            raise failure
-    if not loop.is_over:
-        console.log(f"{decision.reason}: saved at step {loop.done}.")
-    return loop.is_over
-
-
 class Pause(NamedTuple):
-    """A pause of the training every `every` steps.
+    """An action between steps, every `every` steps.
 
-    `call` gets the step; True ends the training there, None says that a stop has left
-    it to the next start. `is_saved`: the state is saved before.
+    `call` gets the step; it returns True to end the training there, and None if a stop
+    request postponed it to the next start. `is_saved`: the state is saved before.
     """
 
     every: int
@@ -122,7 +46,7 @@ class Pause(NamedTuple):
 
 
 def failure_of(*actions: Callable[[], object]) -> UserError | None:
-    """Does what a worker does by itself; what it fails with concerns all of them."""
+    """Returns the `UserError` of local actions, for `Workers.decide`."""
     try:
         for action in actions:
             action()
@@ -132,79 +56,186 @@ def failure_of(*actions: Callable[[], object]) -> UserError | None:
 
 
 @dataclasses.dataclass
-class _Loop:
-    """Steps with what belongs to them, as far as they are `done`."""
+class Loop:
+    """Trains from the state's step up to `num_train_steps`.
+
+    Args:
+      make_batches: step -> iterator that starts with the batch of `step`.
+      config: a PretrainingConfig or FinetuningConfig.
+      constants: numbers to add to every row of the metrics.
+      pauses: actions between steps, which may end the training.
+      watch: called with a step and the metrics from there on; its `UserError` ends the
+        run, with the state saved.
+    """
 
     step: TrainingStep
+    make_batches: Callable[[int], Iterator]
+    checkpoints: Checkpoints
+    console: Console
     placement: Placement
-    saver: BackgroundSaver
-    report: Report
-    guard: _NonfiniteGuard
-    total: int
-    save_every: int
-    pauses: Sequence[Pause]
-    watch: Callable[[int, Mapping[str, np.ndarray]], None] | None
+    config: Any
+    num_train_steps: int
+    constants: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    pauses: Sequence[Pause] = ()
+    watch: Callable[[int, Mapping[str, np.ndarray]], None] | None = None
 
-    def __post_init__(self):
+    def run(self, stop: StopRequest) -> bool:
+        """Trains to the end, or until a stop request; saves the state.
+
+        Returns: whether the end was reached.
+
+        Raises `UserError`: 70 (loss not finite), 65 (damaged data), 73 (cannot write).
+        """
         self.done = self.step.state.step
-        # The last step is made, or a pause has ended the training.
-        self.is_over = self.done >= self.total
+        self.is_over = self.done >= self.num_train_steps
+        self._skipped_in_a_row = 0
+        self._report = Report(
+            self.checkpoints.directory,
+            self.console,
+            start=self.done,
+            total=self.num_train_steps,
+            batch_size=self.config.train_batch_size,
+            every=self.config.log_steps,
+            metrics=self.step.task.metrics,
+            is_chief=self.placement.is_chief,
+        )
+        self._saver = saver = BackgroundSaver(self.checkpoints)
+        workers, pace = self.placement.workers, Pace(self.config.iterations_per_loop)
+        try:
+            failure = failure_of(self._save, saver.wait)  # Fail early on a full disk.
+            decision = workers.decide(failure, stop.reason(), pace.count)
+            batches = self.make_batches(self.done)
+            while not self.is_over and not decision.reason:
+                count = min(decision.count, self._uninterrupted())
+                since = time.monotonic()
+                with workers.cluster.patience():
+                    metrics = self.step.run(batches, self.done, count)
+                pace.adapt(count, time.monotonic() - since)
+                failure = self._advance(metrics)
+                seconds = pace.seconds + saver.seconds
+                reason = stop.reason(2 * max(seconds, decision.seconds))
+                decision = workers.decide(failure, reason, pace.count, seconds)
+            workers.decide(failure_of(self._save, saver.wait))  # All wait for the save.
+            workers.acknowledge()
+        except tf.errors.OpError as error:
+            raise as_user_error(error) or error from error
+        finally:
+            is_failing = sys.exc_info()[1] is not None
+            failure = failure_of(saver.wait)
+            self._report.close()
+            if failure and not is_failing:  # The first error is the one to report.
+                raise failure
+        if not self.is_over:
+            self.console.log(f"{decision.reason}: saved at step {self.done}.")
+        return self.is_over
 
-    def go_on(self, metrics, constants, workers: Workers) -> UserError | None:
-        """Adds steps and pauses if that is due; returns what this worker failed with.
+    def _advance(self, metrics: dict[str, np.ndarray]) -> UserError | None:
+        """Adds completed steps and makes pauses; returns this worker's failure.
 
         All workers take part in a pause, or none: they decide before it.
         """
-        due = self._due(self.done + len(metrics["loss"]))
-        failure = failure_of(partial(self.add, metrics, constants))
-        if not due:
-            return failure
-        workers.decide(failure)
-        return failure_of(self.pause)
+        step = self.done + len(metrics["loss"])
+        due = [pause for pause in self.pauses if step % pause.every == 0]
+        failure = failure_of(lambda: self._add(metrics, any(p.is_saved for p in due)))
+        if due:
+            self.placement.workers.decide(failure)
+            failure = failure_of(lambda: self._pause(due))
+        return failure
 
-    def add(
-        self, metrics: dict[str, np.ndarray], constants: Mapping[str, float]
-    ) -> None:
-        """Checks and reports more steps, and saves them if that is due."""
-        count = len(metrics["loss"])
-        metrics |= {name: np.full(count, value) for name, value in constants.items()}
-        self.guard.check(self.done, metrics, self.report)
-        self.report.add(self.done + 1, metrics)
+    def _add(self, metrics: dict[str, np.ndarray], is_pausing: bool) -> None:
+        """Checks and reports steps, and saves if that is due."""
+        first, count = self.done + 1, len(metrics["loss"])
+        for name, value in self.constants.items():
+            metrics[name] = np.full(count, value)
+        self._check_finite(metrics)
+        self._report.add(first, metrics)
         self.done += count
         try:
             if self.watch:
-                self.watch(self.done - count + 1, metrics)
+                self.watch(first, metrics)
         except UserError:
-            self.save()
-            self.saver.wait()
+            self._save()
+            self._saver.wait()
             raise
-        waits = any(pause.is_saved for pause in self._due(self.done))
-        if waits or self.done % self.save_every == 0:
-            self.save()
-        if waits:
-            self.saver.wait()
-        self.is_over = self.done >= self.total
-        self.saver.check()
+        if is_pausing or self.done % self.config.save_checkpoints_steps == 0:
+            self._save()
+        if is_pausing:
+            self._saver.wait()
+        self.is_over = self.done >= self.num_train_steps
+        self._saver.check()
 
-    def pause(self) -> None:
-        """Does what is due at this step; the state is saved where it asks for that."""
-        ends = [pause.call(self.done) for pause in self._due(self.done)]
-        # What is left to the next start is a part of the run, at its last step, too.
-        self.is_over = None not in ends and (self.is_over or any(ends))
+    def _pause(self, due: Sequence[Pause]) -> None:
+        results = [pause.call(self.done) for pause in due]
+        # A postponed pause keeps the run open, even at its last step.
+        self.is_over = None not in results and (self.is_over or any(results))
 
-    def _due(self, step: int) -> list[Pause]:
-        return [pause for pause in self.pauses if step % pause.every == 0]
+    def _uninterrupted(self) -> int:
+        """How many steps are left before the next save, pause or the end."""
+        every = [
+            self.config.save_checkpoints_steps,
+            *(pause.every for pause in self.pauses),
+        ]
+        return min(
+            self.num_train_steps - self.done, *(n - self.done % n for n in every)
+        )
 
-    def uninterrupted(self) -> int:
-        """How many steps come before the next save or pause, or the end."""
-        every = [self.save_every, *(pause.every for pause in self.pauses)]
-        return min(self.total - self.done, *(n - self.done % n for n in every))
-
-    def save(self) -> None:
-        """Begins to write a checkpoint, after the metrics up to it."""
+    def _save(self) -> None:
+        """Starts to write a checkpoint, after syncing the metrics up to it."""
         if self.placement.is_chief:
-            self.report.sync()
-            self.saver.save(self.done, self.step.state.variables())
+            self._report.sync()
+            self._saver.save(self.done, self.step.state.variables())
+
+    def _check_finite(self, metrics: Mapping[str, np.ndarray]) -> None:
+        """Raises `UserError` (70) if a step is not finite and may not be skipped.
+
+        The optimizer already skipped such steps, so there is nothing to undo. With
+        mixed_float16 an overflow of the gradients only lowers the loss scale. Metrics
+        up to the failed step are reported, and its batch is stored.
+        """
+        harmless = metrics["finite"].astype(bool) | overflowed(metrics)
+        for i, is_harmless in enumerate(harmless):
+            self._skipped_in_a_row = 0 if is_harmless else self._skipped_in_a_row + 1
+            if is_harmless:
+                continue
+            step, description = self.done + i + 1, _describe(metrics, i)
+            skips = self.config.on_nonfinite == "skip"
+            if skips and self._skipped_in_a_row < MAX_SKIPPED_IN_A_ROW:
+                self.console.log(f"Step {step} left out: {description}.")
+                continue
+            # A collective operation: it comes before anything that can fail here.
+            gather = self.placement.strategy.gather
+            batch = next(self.make_batches(step - 1))
+            batch = {name: gather(part, 0).numpy() for name, part in batch.items()}
+            reported = {name: column[: i + 1] for name, column in metrics.items()}
+            self._report.add(self.done + 1, reported)
+            raise self._diverged(step, description, batch)
+
+    def _diverged(
+        self, step: int, description: str, batch: Mapping[str, np.ndarray]
+    ) -> UserError:
+        self._saver.wait()
+        checkpoints = self.checkpoints
+        path = checkpoints.directory / f"nonfinite_step_{step}.npz"
+        if self.placement.is_chief:
+            content = io.BytesIO()
+            np.savez_compressed(content, **batch)
+            atomic_write(path, content.getvalue())
+        count = self._skipped_in_a_row
+        in_a_row = f" ({count} steps in a row)" if count > 1 else ""
+        return UserError(
+            f"diverged at step {step}{in_a_row}: {description}. Its batch is in {path}."
+            f"\nThe last good checkpoint is "
+            f"{checkpoints.prefix(checkpoints.last_saved_step)}.\n"
+            "A lower learning_rate or more num_warmup_steps helps most often; "
+            '"on_nonfinite": "skip" leaves such steps out.',
+            EXIT_DIVERGED,
+        )
+
+
+def _describe(metrics: Mapping[str, np.ndarray], i: int) -> str:
+    names = ("loss", "masked_lm_loss", "disc_loss", "global_norm")
+    found = [f"{n} {metrics[n][i]:.4g}" for n in names if n in metrics]
+    return ", ".join(found) + f", learning_rate {metrics['learning_rate'][i]:.3g}"
 
 
 class Pace:
@@ -212,89 +243,15 @@ class Pace:
 
     def __init__(self, limit: int):
         self._limit = limit
-        self.seconds = LOOP_SECONDS  # that the last loop took
+        self.seconds = LOOP_SECONDS  # of the last loop
         self.count = 1
         self._is_warm = False
 
-    @contextlib.contextmanager
-    def measure(self, count: int) -> Iterator[None]:
-        """Context manager around a loop of `count` steps."""
-        since = time.monotonic()
-        yield
+    def adapt(self, count: int, seconds: float) -> None:
+        """Adapts to a loop of `count` steps."""
         if self._is_warm:  # The first loop builds the graph.
-            self.seconds = time.monotonic() - since
-            wanted = int(LOOP_SECONDS * count / max(self.seconds, 1e-6))
-            # Never from one to hundreds at once: one fast loop may be chance.
+            self.seconds = seconds
+            wanted = int(LOOP_SECONDS * count / max(seconds, 1e-6))
+            # Grow gradually: one fast loop may be an outlier.
             self.count = max(1, min(wanted, 4 * count, self._limit))
         self._is_warm = True
-
-
-@dataclasses.dataclass
-class _NonfiniteGuard:
-    """Decides what a loss or gradient that is not finite means, and keeps the batch.
-
-    Such a step never changes weights (the optimizer leaves it out), so there is nothing
-    to undo. Under mixed_float16 a gradient that overflows only lowers the loss scale.
-    """
-
-    policy: str
-    saver: BackgroundSaver
-    console: Console
-    make_batches: Callable[[int], Iterator]
-    placement: Placement
-    in_a_row: int = 0
-
-    def check(
-        self, done: int, metrics: Mapping[str, np.ndarray], report: Report
-    ) -> None:
-        """Looks at the steps after `done`; raises `UserError` (70) if one must stop.
-
-        The metrics up to the failed step are reported before.
-        """
-        harmless = metrics["finite"].astype(bool) | overflowed(metrics)
-        for i in range(len(harmless)):
-            if harmless[i]:
-                self.in_a_row = 0
-                continue
-            self.in_a_row += 1
-            number = done + i + 1
-            too_many = self.in_a_row >= MAX_SKIPPED_IN_A_ROW
-            if self.policy == "skip" and not too_many:
-                self.console.log(f"Step {number} left out: {_describe(metrics, i)}.")
-                continue
-            # The others are asked for their part before anything can fail here.
-            batch = self._global_batch(number)
-            report.add(done + 1, {k: v[: i + 1] for k, v in metrics.items()})
-            raise self._diverged(number, _describe(metrics, i), batch)
-
-    def _diverged(
-        self, number: int, what: str, batch: Mapping[str, np.ndarray]
-    ) -> UserError:
-        self.saver.wait()
-        checkpoints = self.saver.checkpoints
-        path = checkpoints.directory / f"nonfinite_step_{number}.npz"
-        if self.placement.is_chief:
-            content = io.BytesIO()
-            np.savez_compressed(content, **batch)
-            atomic_write(path, content.getvalue())
-        kept = checkpoints.last_saved_step
-        row = f" ({self.in_a_row} steps in a row)" if self.in_a_row > 1 else ""
-        return UserError(
-            f"diverged at step {number}{row}: {what}. Its batch is in {path}.\n"
-            f"The last good checkpoint is {checkpoints.prefix(kept)}.\n"
-            "A lower learning_rate or more num_warmup_steps helps most often; "
-            '"on_nonfinite": "skip" leaves such steps out.',
-            EXIT_DIVERGED,
-        )
-
-    def _global_batch(self, number: int) -> dict[str, np.ndarray]:
-        """The batch of a step, the parts of all replicas in order."""
-        batch = next(self.make_batches(number - 1))
-        gather = self.placement.strategy.gather
-        return {k: gather(v, 0).numpy() for k, v in batch.items()}
-
-
-def _describe(metrics: Mapping[str, np.ndarray], i: int) -> str:
-    names = ("loss", "masked_lm_loss", "disc_loss", "global_norm")
-    found = [f"{n} {metrics[n][i]:.4g}" for n in names if n in metrics]
-    return ", ".join(found) + f", learning_rate {metrics['learning_rate'][i]:.3g}"

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The optimizer of BERT and ELECTRA: Adam without bias correction, decoupled decay.
 
-AdamW and LAMB are the same with one or two terms more, learning rates of other shapes a
-class beside the original's.
-
 The weight change of a step is
     lr * (m / (sqrt(v) + epsilon) + weight_decay_rate * w)
-with the learning rate warmed up linearly while it already decays polynomially.
+with a learning rate that warms up linearly while it decays polynomially. AdamW and LAMB
+have one or two more terms.
 """
 
 from __future__ import annotations
@@ -20,14 +18,14 @@ import tensorflow as tf
 
 from electra_tf.model import target
 
-# Of the optimizer, beside those of Keras's.
+# Settings of AdamWeightDecay that Keras's optimizers do not have.
 _SETTINGS = "weight_decay_rate beta_1 beta_2 epsilon clip_norm clip_apart".split()
 _SETTINGS += "no_decay bias_correction trust_ratio".split()
 NO_DECAY = ("LayerNorm", "layer_norm", "bias")
 
 
 class _Configured:
-    """Of dataclasses: Keras saves their fields."""
+    """Mixin for dataclasses: Keras saves their fields."""
 
     def get_config(self):
         return dataclasses.asdict(self)
@@ -44,12 +42,11 @@ class WarmupPolynomialDecay(
 ):
     """lr * (1 - step / num_train_steps) ** power * min(1, step / warmup).
 
-    The warm-up multiplies the decay, so the peak lies below `learning_rate`; after
-    `num_train_steps` the rate is 0 (unless power is 0).  Without warm-up the second
-    factor is 1 from the first step on.
+    The warm-up multiplies the decay, so the peak is below `learning_rate`. The rate is
+    0 after `num_train_steps` (unless power is 0).
 
     Args:
-      warmup_steps, warmup_proportion: the warm-up lasts for the larger of
+      warmup_steps, warmup_proportion: the length of the warm-up is the larger of
         `warmup_steps` and `warmup_proportion * num_train_steps`, not rounded.
     """
 
@@ -72,12 +69,11 @@ class WarmupPolynomialDecay(
 @keras.saving.register_keras_serializable("electra_tf")
 @dataclasses.dataclass(eq=False)
 class WarmupStableDecay(_Configured, keras.optimizers.schedules.LearningRateSchedule):
-    """A linear warm-up to `learning_rate`, which stays, then a linear way down to 0.
+    """A linear warm-up, a constant `learning_rate`, then a decay to 0.
 
     Args:
-      warmup_steps: how long the way up is.
-      decay_steps: how long the way down is, before `num_train_steps`; 0: there is none.
-      power: of the way down; 1: it is linear.
+      decay_steps: length of the decay, which ends at `num_train_steps`; 0: no decay.
+      power: of the decay; 1 is linear.
     """
 
     learning_rate: float
@@ -97,34 +93,34 @@ class WarmupStableDecay(_Configured, keras.optimizers.schedules.LearningRateSche
 
 
 @keras.saving.register_keras_serializable("electra_tf")
+@dataclasses.dataclass(eq=False)
 class InPhases(keras.optimizers.schedules.LearningRateSchedule):
-    """Schedules one after the other, each from its own beginning.
+    """A sequence of schedules, each of which counts steps from its own start.
 
     Args:
       schedules: of each phase, in order.
-      starts: the steps that they begin at, the first 0.
+      starts: the first step of each; the first is 0.
     """
 
-    def __init__(self, schedules: Sequence[Callable], starts: Sequence[int]):
-        super().__init__()
-        self.schedules, self.starts = list(schedules), list(starts)
+    schedules: Sequence[Callable]
+    starts: Sequence[int]
 
     def __call__(self, step: tf.Tensor) -> tf.Tensor:
         step = tf.cast(step, tf.float32)
         rate = tf.zeros([])
         for schedule, start in zip(self.schedules, self.starts, strict=True):
-            own = schedule(tf.maximum(step - start, 0.0))
-            rate = tf.where(step < start, rate, own)
+            phase_rate = schedule(tf.maximum(step - start, 0.0))
+            rate = tf.where(step < start, rate, phase_rate)
         return rate
 
     def get_config(self):
-        found = map(keras.saving.serialize_keras_object, self.schedules)
-        return {"schedules": list(found), "starts": self.starts}
+        saved = map(keras.saving.serialize_keras_object, self.schedules)
+        return {"schedules": list(saved), "starts": self.starts}
 
     @classmethod
     def from_config(cls, config):
-        found = map(keras.saving.deserialize_keras_object, config["schedules"])
-        return cls(list(found), config["starts"])
+        schedules = map(keras.saving.deserialize_keras_object, config["schedules"])
+        return cls(list(schedules), config["starts"])
 
 
 @keras.saving.register_keras_serializable("electra_tf")
@@ -133,11 +129,10 @@ class LayerwiseDecay(_Configured):
     """Learning-rate factor of each variable: lower layers learn more slowly.
 
     Embeddings have depth 0, layer i depth i + 1, a task's head `num_layers + 2`; the
-    factor is `decay ** (num_layers + 2 - depth)`.  So the top layer gets decay ** 2:
-    the original counts a pooler that ELECTRA does not have ("original").  "fixed"
-    counts layers without it.
+    factor is `decay ** (num_layers + 2 - depth)`. So the top layer has decay ** 2: the
+    original counts a pooler that ELECTRA does not have. `offset` "fixed" leaves it out.
 
-    Raises ValueError for a variable that belongs to none of these.
+    Raises ValueError for other variables.
     """
 
     decay: float
@@ -158,16 +153,13 @@ class LayerwiseDecay(_Configured):
         for key, factor in self.factors.items():
             if key in path:
                 return factor
-        raise ValueError(
-            f"variable {path} is in no layer with a learning rate of its own; "
-            f"known: {', '.join(self.factors)}"
-        )
+        raise ValueError(f"no layerwise learning rate for variable {path}")
 
 
 @keras.saving.register_keras_serializable("electra_tf")
 @dataclasses.dataclass(eq=False)
 class ScopedRate(_Configured):
-    """Learning-rate factor of the variables below some scopes; others have 1."""
+    """Learning-rate factor of the variables in some scopes; the others have 1."""
 
     scopes: Sequence[str]
     factor: float
@@ -180,24 +172,22 @@ class ScopedRate(_Configured):
 class AdamWeightDecay(keras.optimizers.Optimizer):
     """Adam with decoupled weight decay, as BERT and ELECTRA use it; AdamW and LAMB.
 
-    Epsilon is outside the square root.  Decay is part of the
-    update that the learning rate multiplies, so it follows the schedule and the layer's
-    factor.
+    Epsilon is outside the square root. The learning rate, with its schedule and layer
+    factor, multiplies the decay as well.
 
     Gradients are summed over the replicas, then clipped by their global norm, then
-    applied.  If the norm is not finite, nothing changes but `iterations`.
+    applied. If the norm is not finite, only `iterations` changes.
 
     Args:
-      learning_rate: float or schedule, read at the step before it is counted: the first
-        step uses the rate of step 0.
+      learning_rate: float or schedule; the first step uses the rate of step 0.
       clip_norm: largest global norm of the gradients; None: no clipping.
-      clip_apart: scopes whose variables are clipped by a norm of their own.
-      no_decay: regular expressions; variables whose path matches are not decayed.
-      layer_factor: learning-rate factor from a variable's path, see LayerwiseDecay.
+      clip_apart: scopes whose variables are clipped together by a separate norm.
+      no_decay: regular expressions; variables with a matching path have no decay.
+      layer_factor: path -> learning-rate factor, see LayerwiseDecay.
       bias_correction: of both moments, as in AdamW (arXiv 1711.05101); BERT has none.
-      trust_ratio: the update of a variable is scaled to the variable's own norm, as in
-        LAMB (arXiv 1904.00962, algorithm 2), unless `no_decay` spares it.
-        `keras.optimizers.Lamb` leaves the weight decay out of the update's norm.
+      trust_ratio: scale the update of a variable to the variable's norm, as in LAMB
+        (arXiv 1904.00962, algorithm 2), except for `no_decay`. `keras.optimizers.Lamb`
+        omits the weight decay from the update's norm.
     """
 
     def __init__(
@@ -230,7 +220,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         self.moments_begin_at = 0  # the step, for bias correction
         self.global_norm = None  # of the last call's gradients, before clipping
         traced = tf.function(self._update, autograph=False)
-        # Not an attribute by itself: every SavedModel would have its traces.
+        # As an attribute, SavedModels would contain its traces.
         self._traced_update = lambda *args, **kwargs: traced(*args, **kwargs)
 
     def build(self, variables):
@@ -239,8 +229,8 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         super().build(variables)
         self.adam_m = self.add_optimizer_variables(variables, "adam_m")
         self.adam_v = self.add_optimizer_variables(variables, "adam_v")
-        self._spared = [
-            any(re.search(pattern, v.path) for pattern in self.no_decay)
+        self._decays = [
+            not any(re.search(pattern, v.path) for pattern in self.no_decay)
             for v in variables
         ]
         self._apart = [v.path.split("/")[0] in self.clip_apart for v in variables]
@@ -249,13 +239,13 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         ]
 
     def _all_reduce_sum_gradients(self, grads_and_vars):
-        """Sums over replicas and clips.
+        """Sums over replicas and computes the factors for clipping.
 
-        The one hook of Keras between the sum and the update, and not a public one:
-        its own clipping comes before the sum.
+        A private method, but Keras's only hook between the sum and the update: its own
+        clipping comes before the sum.
         """
         grads, variables = zip(*grads_and_vars, strict=True)
-        # Repeated tokens are summed before the norm is taken: the true norm.
+        # Sums the rows of repeated tokens, which the norm requires.
         dense = [tf.convert_to_tensor(g) for g in grads]
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
             pairs = list(zip(dense, variables, strict=True))
@@ -278,40 +268,40 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         return list(zip(dense, variables, strict=True))
 
     def _scale(self, norm: tf.Tensor) -> tf.Tensor:
-        """What gradients of this norm are multiplied by."""
+        """The clipping factor for gradients of this norm."""
         if self.clip_norm is None:
             return tf.ones([])
         return self.clip_norm / tf.maximum(norm, self.clip_norm)
 
     def norm_of(self, gradients: list[tf.Tensor]) -> tf.Tensor:
-        """The global norm that decides the clipping."""
+        """The global norm, which decides the clipping."""
         return tf.linalg.global_norm(gradients)
 
     def update_step(self, gradient, variable, learning_rate):
         index = self._get_variable_index(variable)
         m, v = self.adam_m[index].value, self.adam_v[index].value
-        # Of 400 variables many have the same shape: in a graph, one trace of 30
-        # operations serves them all. A function takes no variable of several replicas.
-        is_one = not isinstance(m, tf.distribute.DistributedValues)
-        in_graph = is_one and tf.inside_function()
-        update = self._traced_update if in_graph else self._update
+        # Many of 400 variables have the same shape, and can share one trace in a graph.
+        # A tf.function does not accept variables of several replicas.
+        is_single = not isinstance(m, tf.distribute.DistributedValues)
+        is_traced = is_single and tf.inside_function()
+        update = self._traced_update if is_traced else self._update
         rate = tf.convert_to_tensor(learning_rate)
         if self._factor[index] != 1:
             rate *= self._factor[index]
         scale = self._scales[self._apart[index]]
         state = variable, m, v, gradient, rate, scale, self._finite
-        update(*state, self._number, is_spared=self._spared[index])
+        update(*state, self._number, decays=self._decays[index])
 
     def _update(
-        self, variable, m, v, gradient, rate, scale, finite, number, *, is_spared: bool
+        self, variable, m, v, gradient, rate, scale, finite, number, *, decays: bool
     ) -> None:
         gradient = tf.cast(gradient, tf.float32) * scale
         new_m = self.beta_1 * m + (1 - self.beta_1) * gradient
         new_v = self.beta_2 * v + (1 - self.beta_2) * tf.square(gradient)
         update = self._direction(new_m, new_v, number)
-        if self.weight_decay_rate and not is_spared:
+        if self.weight_decay_rate and decays:
             update += self.weight_decay_rate * variable
-        if self.trust_ratio and not is_spared:
+        if self.trust_ratio and decays:
             norms = tf.norm(variable), tf.norm(update)
             update *= tf.where(norms[0] * norms[1] > 0, norms[0] / norms[1], 1.0)
         new_value = variable - rate * update
@@ -323,8 +313,8 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         if self.bias_correction:
             m = m / (1.0 - tf.pow(self.beta_1, number))
             v = v / (1.0 - tf.pow(self.beta_2, number))
-        # The same bits. TensorFlow hands a root to XLA through passes of MLIR, 6 ms for
-        # each of 400 variables; on CPUs the compiler knows this power.
+        # Bitwise the same, but faster to compile: TensorFlow lowers a square root
+        # through MLIR, 6 ms for each of 400 variables.
         on_cpu = target.compiled_for() == "cpu"
         root = tf.pow(v, 0.5) if on_cpu else tf.sqrt(v)
         return m / (root + self.epsilon)
@@ -363,7 +353,7 @@ def create_optimizer(config) -> AdamWeightDecay:
 
 
 def learning_rate_schedule(config) -> keras.optimizers.schedules.LearningRateSchedule:
-    """The learning rate of a PretrainingConfig, by step."""
+    """The learning-rate schedule of a PretrainingConfig."""
     phases = config.run_phases()
     schedules = [_phase_schedule(phase.config) for phase in phases]
     if len(phases) == 1:
@@ -372,14 +362,14 @@ def learning_rate_schedule(config) -> keras.optimizers.schedules.LearningRateSch
 
 
 def _phase_schedule(config):
-    """The schedule of one phase, by its own steps."""
+    """The schedule of one phase, which counts its own steps."""
     rate, power = config.learning_rate, config.lr_decay_power
     total, warmup = config.num_train_steps, config.num_warmup_steps
     if config.schedule == "original":
         return WarmupPolynomialDecay(rate, total, warmup, power=power)
-    down = {"constant": 0.0, "wsd": config.decay_proportion * total}
-    down = down.get(config.schedule, max(1, total - warmup))
-    return WarmupStableDecay(rate, total, warmup, down, power)
+    decay_steps = {"constant": 0.0, "wsd": config.decay_proportion * total}
+    decay_steps = decay_steps.get(config.schedule, max(1, total - warmup))
+    return WarmupStableDecay(rate, total, warmup, decay_steps, power)
 
 
 def create_finetuning_optimizer(config, num_train_steps: int) -> AdamWeightDecay:

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """One optimizer step on the global batch, and a loop of them inside one graph.
 
-A step is a pure function of (weights, batch, step number): losses are divided by the
-weights of the whole global batch, gradients are summed over microbatches and replicas,
-then clipped, then applied; dropout is keyed by (seed, step, replica, microbatch). The
-number of replicas and of microbatches therefore changes a step, dropout aside, by
-rounding only; over many steps rounding adds up, and where it tips the draw of a
-replacement, the runs part.
+A step is a pure function of (weights, batch, step number). Losses are divided by the
+weights of the global batch; gradients are summed over microbatches and replicas, then
+clipped, then applied; dropout is keyed by (seed, step, replica, microbatch). Apart from
+dropout, the numbers of replicas and microbatches change a step only by rounding. Over
+many steps rounding errors add up, and runs diverge once one changes a sampled token.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -28,20 +28,20 @@ from electra_tf.train.reporting import Metric, step_metrics
 INITIAL_LOSS_SCALE = 2.0**15
 # Steps without overflow after which the loss scale is doubled.
 LOSS_SCALE_GROWTH_STEPS = 2000
-# Room for a task's loss and sums where microbatches are added up.
+# The most sums of a task, for the loop over microbatches.
 MAX_SUMS = 1024
 
 Batch = dict[str, tf.Tensor]
 
 
 class Trainable(Protocol):
-    """What the loop must know of the model that it trains."""
+    """A model with losses and metrics, as the loop trains it."""
 
     model: keras.Model
-    metrics: Sequence[Metric]  # what `training_metrics` and the evaluation give
+    metrics: Sequence[Metric]  # of `training_metrics` and the evaluation
 
     def loss_weights(self, batch: Batch) -> Any:
-        """This batch's share of what the losses are divided by: a nest of scalars."""
+        """This batch's share of the divisors of the losses: a nest of scalars."""
 
     def training_sums(
         self, batch: Batch, seed: tf.Tensor, weights: Any
@@ -53,12 +53,12 @@ class Trainable(Protocol):
 
 
 class Evaluable(Trainable, Protocol):
-    """What the loop must know of a model that it evaluates, too."""
+    """A Trainable that the loop also evaluates."""
 
     def evaluation_sums(self, batch: Batch, weights: Any) -> dict[str, tf.Tensor]:
         """Sums that add up over batches and replicas, of any shape.
 
-        `weights` are the `loss_weights` of the global batch that `batch` is a part of.
+        `weights` are the `loss_weights` of the whole global batch.
         """
 
     def evaluation_metrics(self, sums: dict[str, np.ndarray]) -> dict[str, float]:
@@ -66,9 +66,9 @@ class Evaluable(Trainable, Protocol):
 
 
 class TrainState:
-    """Everything that a step changes, and so everything that a checkpoint holds.
+    """Everything that a step changes and a checkpoint contains.
 
-    Create it in the strategy's scope: the optimizer's slots are made here.
+    Create it in the strategy's scope: it builds the optimizer's slots.
     """
 
     def __init__(self, model: keras.Model, optimizer: keras.optimizers.Optimizer):
@@ -87,7 +87,7 @@ class TrainState:
         return {v.path: v.value for v in self.model.variables}
 
     def variables(self) -> dict[str, tf.Variable]:
-        """All variables by the names they have in a checkpoint."""
+        """All variables by their names in a checkpoint."""
         named = self.weights()
         trained = self.model.trainable_variables
         for slot in ("adam_m", "adam_v"):
@@ -101,66 +101,63 @@ class TrainState:
 
     @property
     def step(self) -> int:
-        """How many steps have been made."""
+        """The number of completed steps."""
         return int(self.optimizer.iterations.numpy())
 
 
+@dataclasses.dataclass(eq=False)
 class TrainingStep:
     """Runs training steps under a strategy.
 
     Args:
       task: model, losses and metrics.
       state: its variables.
-      placement: strategy and jit. On one replica XLA compiles the whole step; on
-        several, the forward and backward pass of each.
+      placement: strategy and jit. XLA compiles the whole step on one replica, and the
+        forward and backward pass of each on several.
       seed: of the dropout.
-      accumulation: number of microbatches that each replica's batch is cut into.
-      variables: what a step changes; None: all that can be trained. The others are
+      accumulation: number of microbatches of each replica's batch.
+      variables: the trained variables, by default all trainable ones. The others are
         frozen: no gradient, no decay, and their slots stay.
-      moments_begin_at: the step from which on the optimizer has means of theirs.
+      moments_begin_at: the step at which the optimizer's moments start, for bias
+        correction.
     """
 
-    def __init__(
-        self,
-        task: Trainable,
-        state: TrainState,
-        placement: Placement,
-        *,
-        seed: int,
-        accumulation: int = 1,
-        variables: Sequence[keras.Variable] | None = None,
-        moments_begin_at: int = 0,
-    ):
-        self.task = task
-        self._variables = list(variables or task.model.trainable_variables)
-        self.state = state
-        state.optimizer.moments_begin_at = moments_begin_at
-        self.seed = seed
-        self.accumulation = accumulation
+    task: Trainable
+    state: TrainState
+    placement: Placement
+    seed: int
+    accumulation: int = 1
+    variables: Sequence[keras.Variable] | None = None
+    moments_begin_at: int = 0
+
+    def __post_init__(self):
+        task, placement = self.task, self.placement
+        self._variables = list(self.variables or task.model.trainable_variables)
+        self.state.optimizer.moments_begin_at = self.moments_begin_at
         self.strategy = placement.strategy
-        self._several = placement.num_replicas > 1
-        # float16 holds no gradient below 6e-8: they are computed on a scaled-up loss.
+        self._has_replicas = placement.num_replicas > 1
+        # float16 has no gradients below 6e-8, so the loss is scaled up.
         self._scales_loss = task.model.compute_dtype == "float16"
         self._sum_names: list[str] = []
         self._step = self._replica_step
         self._pass = self._gradients
         self._graphs = contextlib.nullcontext
-        self._is_warm = False  # the first step is made
-        if placement.jit_compile and self._several:
+        self._is_warm = False  # after the first step
+        if placement.jit_compile and self._has_replicas:
             self._pass = _compiled(self._gradients)
         elif placement.jit_compile:
             self._step = _compiled(self._replica_step)
-        if (placement.jit_compile and not self._several) or placement.is_one_cpu:
-            self._graphs = _not_optimized
+        if (placement.jit_compile and not self._has_replicas) or placement.is_one_cpu:
+            self._graphs = _without_grappler
 
     def run(
         self, iterator: Iterator[Batch], start: int, count: int
     ) -> dict[str, np.ndarray]:
-        """Makes steps `start` ... `start + count - 1`, taking a batch for each.
+        """Makes steps `start` ... `start + count - 1`, with a batch for each.
 
-        Returns: metric name -> float64 [count]. Beside the task's metrics: loss,
+        Returns: metric name -> float64 [count]: the task's metrics, loss,
           learning_rate, global_norm (before clipping), loss_scale (mixed_float16),
-          finite (0.0 where the step was left out).
+          finite (0.0 for a skipped step).
         """
         with self._graphs():
             rows, scale, good = self._loop(
@@ -171,14 +168,14 @@ class TrainingStep:
                 self.state.good_steps.read_value(),
             )
         if not self._is_warm:
-            _give_memory_back()
+            _release_memory()
             self._is_warm = True
         self.state.loss_scale.assign(scale)
         self.state.good_steps.assign(good)
         return step_metrics(rows.numpy(), self.columns, self.task.training_metrics)
 
     def once(self, batch: Batch) -> tf.Tensor:
-        """A step on one replica, numbered by the state: what is compiled elsewhere.
+        """One step on one replica, numbered by the state, for ahead-of-time compilers.
 
         Returns: float32 [columns].
         """
@@ -194,11 +191,11 @@ class TrainingStep:
 
     @property
     def columns(self) -> list[str]:
-        """What the numbers of a step are, once it is traced; see `step_metrics`."""
+        """Names of a step's numbers, known after tracing; see `step_metrics`."""
         names = [*self._sum_names, "learning_rate", "global_norm", "loss_scale"]
         return names if self._scales_loss else names[:-1]
 
-    # Without AutoGraph, which takes a second to convert what needs no conversion.
+    # AutoGraph would take a second, for nothing.
     @tf.function(autograph=False)
     def _loop(self, iterator, start, count, scale, good):
         def add(i, rows, scale, good):
@@ -216,7 +213,7 @@ class TrainingStep:
         return rows.stack(), scale, good
 
     def _replica_step(self, batch: Batch, step: tf.Tensor, scale: tf.Tensor):
-        """One replica's part of a step: sums over the global batch, then norms."""
+        """One replica's part of a step; returns `columns` [S] of the global batch."""
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         key = tf.stack([tf.constant(self.seed, tf.int32), tf.cast(step, tf.int32)])
         seed = fold_in(key, replica)
@@ -229,7 +226,7 @@ class TrainingStep:
         return tf.concat([self._sum_over_replicas(sums), last], 0)
 
     def _sum_over_replicas(self, values):
-        if not self._several:
+        if not self._has_replicas:
             return values
         return tf.distribute.get_replica_context().all_reduce("SUM", values)
 
@@ -241,20 +238,19 @@ class TrainingStep:
             gradients, sums = self._accumulate(batch, seed, weights, scale)
         if self._scales_loss:
             gradients = [g / scale for g in gradients]
-        # A loss that is not finite must stop the update, whatever its gradients are:
-        # the optimizer looks at their norm.
+        # The optimizer skips the update if the norm is not finite. It must also do so
+        # if only the loss is not finite.
         gate = tf.where(tf.math.is_finite(sums[0]), 1.0, np.nan)
         smallest = int(np.argmin([g.shape.num_elements() for g in gradients]))
         gradients[smallest] *= gate
         return gradients, sums
 
     def _parts(self, tensor: tf.Tensor) -> tf.Tensor:
-        """[B, ...] as [accumulation, B / accumulation, ...]; lengths may be unknown."""
-        first, rest = [self.accumulation, -1], tensor.shape[1:]
-        if rest.is_fully_defined():
-            return tf.reshape(tensor, [*first, *rest])
-        parts = tf.reshape(tensor, tf.concat([first, tf.shape(tensor)[1:]], 0))
-        return tf.ensure_shape(parts, [self.accumulation, None, *rest])
+        """Reshapes [B, ...] to [accumulation, B / accumulation, ...]."""
+        sizes = tf.shape(tensor)
+        static = enumerate(tensor.shape[1:], start=1)
+        rest = [sizes[i] if size is None else size for i, size in static]
+        return tf.reshape(tensor, [self.accumulation, -1, *rest])
 
     def _accumulate(self, batch, seed, weights, scale):
         parts = {name: self._parts(t) for name, t in batch.items()}
@@ -263,7 +259,7 @@ class TrainingStep:
             part = {name: t[i] for name, t in parts.items()}
             more, more_sums = self._microbatch(part, fold_in(seed, i), weights, scale)
             gradients = [a + b for a, b in zip(gradients, more, strict=True)]
-            # How many sums there are is known only in here; the loop wants a size.
+            # The loop needs a fixed size; the number of sums is known only in here.
             padding = [[0, MAX_SUMS - more_sums.shape[0]]]
             return i + 1, gradients, sums + tf.pad(more_sums, padding)
 
@@ -285,7 +281,7 @@ class TrainingStep:
         for variable, gradient in zip(variables, gradients, strict=True):
             if gradient is None:
                 raise ValueError(f"the loss does not depend on {variable.path}")
-        # Gradients of embeddings come as rows; rows of the same token are summed here.
+        # Gradients of embeddings are sparse; this sums the rows of the same token.
         gradients = [tf.convert_to_tensor(g) for g in gradients]
         names = sorted(sums)
         self._sum_names = ["loss", *names]
@@ -294,7 +290,7 @@ class TrainingStep:
 
 
 def _compiled(function: Callable) -> Callable:
-    """A function that XLA compiles as a whole."""
+    """The function, compiled by XLA as a whole."""
 
     @tf.function(jit_compile=True, autograph=False)
     def traced(*args):
@@ -304,18 +300,18 @@ def _compiled(function: Callable) -> Callable:
     return traced
 
 
-def _give_memory_back() -> None:
-    """Gives the system what tracing and compiling used, where glibc would keep it."""
+def _release_memory() -> None:
+    """Returns memory of tracing and compiling to the system; glibc would keep it."""
     with contextlib.suppress(OSError, TypeError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 @contextlib.contextmanager
-def _not_optimized() -> Iterator[None]:
-    """Spares Grappler's passes, which make the first step late and no step faster.
+def _without_grappler() -> Iterator[None]:
+    """Disables Grappler, which delays the first step and makes none faster.
 
-    XLA has passes of its own. On a CPU without XLA a step of ELECTRA-Small takes as
-    long, and the first one half as long. Replicas have collectives that it merges.
+    XLA has its own passes. On a CPU without XLA, steps of ELECTRA-Small take as long,
+    and the first one half as long. Several replicas need it to merge collectives.
     """
     name = "disable_meta_optimizer"
     before = tf.config.optimizer.get_experimental_options().get(name, False)

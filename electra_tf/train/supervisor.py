@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a run begins, waits and ends: its workers, signals, and the time it was given.
+"""The workers of a run, signals, and the time limit.
 
-Standard library only: a signal finds its handler before TensorFlow loads.
+Standard library only, so that signal handlers are set before TensorFlow loads.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from electra_tf.errors import (
 )
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
+_DURATION = re.compile(r"(?=.)(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
 
 
 class Cluster(NamedTuple):
@@ -37,8 +37,8 @@ class Cluster(NamedTuple):
 
     Attributes:
       places: host:port of each, the chief first; empty without TF_CONFIG.
-      index: which of them this process is.
-      timeout: seconds that it waits for the others.
+      index: of this process.
+      timeout: seconds to wait for the others.
       num_chiefs: how many of the places TF_CONFIG lists as "chief": 1 or 0.
     """
 
@@ -54,15 +54,15 @@ class Cluster(NamedTuple):
 
     @property
     def has_peers(self) -> bool:
-        """Whether there are others to wait for."""
+        """Whether there are other processes."""
         return len(self.places) > 1
 
     def name(self, index: int) -> str:
-        """How messages call a worker."""
+        """A worker's name in messages."""
         return f"worker {index} ({self.places[index]})"
 
     def index_of(self, job: str, task: str | int) -> int:
-        """The index of TensorFlow's task of a job, "chief" or "worker"."""
+        """The index of a task of TensorFlow's job "chief" or "worker"."""
         return int(task) + (self.num_chiefs if job == "worker" else 0)
 
     @classmethod
@@ -71,8 +71,8 @@ class Cluster(NamedTuple):
     ) -> Cluster:
         """Reads TF_CONFIG; raises `UserError` (2) if it is invalid.
 
-        With `use_tpu` also for one of several workers: each would train by itself, on
-        the TPU that it finds.
+        Also raises it for several workers with `use_tpu`: each would train by itself,
+        on its own TPU.
         """
         text = os.environ.get("TF_CONFIG")
         if not text:
@@ -84,11 +84,11 @@ class Cluster(NamedTuple):
             places = [str(place) for place in (*chiefs, *workers)]
             ports = [int(place.rpartition(":")[2]) for place in places]
             if len({*places}) < len(places) or not all(0 < p < 2**16 for p in ports):
-                raise ValueError("no places of their own")
-            # An "evaluator" or a "ps" has no part in a run, and must not become one.
-            of_job = {"chief": chiefs, "worker": workers}[task["type"]]
-            if not 0 <= int(task["index"]) < len(of_job):
-                raise ValueError("no such task")
+                raise ValueError("duplicate places or invalid ports")
+            # An "evaluator" or "ps" task is not part of the run.
+            tasks = {"chief": chiefs, "worker": workers}[task["type"]]
+            if not 0 <= int(task["index"]) < len(tasks):
+                raise ValueError("index out of range")
             cluster = cls(tuple(places), 0, timeout, len(chiefs))
             index = cluster.index_of(task["type"], task["index"])
         except JSON_ERRORS:
@@ -106,16 +106,16 @@ class Cluster(NamedTuple):
         return cluster._replace(index=index)
 
     def meet(self, facts: Mapping[str, Any]) -> None:
-        """Waits until all workers have come, and checks that they are of one run.
+        """Waits until all workers have arrived, and compares their facts.
 
-        At the chief's place, which TensorFlow uses afterwards: it would wait for an
-        hour, deaf to signals, and does not look at what the workers are to do.
+        TensorFlow's own meeting comes afterwards. It would wait for an hour, without
+        reacting to signals, and does not compare settings.
 
         Args:
           facts: what all workers must have in common.
 
-        Raises `UserError` at all workers: 69 naming those that did not come in time, 2
-        naming the first that differs.
+        Raises `UserError` on all workers: 69 with the names of those that did not come
+        in time, 2 with the name of the first that differs.
         """
         if not self.has_peers:
             return
@@ -125,46 +125,47 @@ class Cluster(NamedTuple):
             raise UserError(*answer)
 
     def _receive_all(self, own: dict[str, Any]) -> tuple[str, int] | None:
-        """The chief's side; returns the answer to all: a message and exit code."""
+        """On the chief: sends all workers its answer, a message and exit code."""
         end = time.monotonic() + self.timeout
-        came: dict[int, tuple[socket.socket, dict[str, Any]]] = {}
+        facts = {0: own}
+        peers: dict[int, socket.socket] = {}
         port = int(self.places[0].rpartition(":")[2])
         try:
             listener = socket.create_server(("", port), backlog=len(self.places))
         except OSError as error:
             raise UserError(
                 f"{self.name(0)} cannot use its port: {error.strerror}.\n"
-                "End what uses it, or give TF_CONFIG another."
+                "Stop the process that uses it, or set another port in TF_CONFIG."
             ) from error
         with listener, contextlib.ExitStack() as stack:
-            while len(came) < len(self.places) - 1:
+            while len(facts) < len(self.places):
                 if (left := end - time.monotonic()) <= 0:
                     break
                 listener.settimeout(left)
                 with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
                     peer = stack.enter_context(listener.accept()[0])
                     peer.settimeout(10)
-                    said = json.loads(peer.makefile().readline())
-                    if said["index"] in range(1, len(self.places)):
-                        came[said["index"]] = peer, said["facts"]
-            known = {index: facts for index, (_, facts) in sorted(came.items())}
-            answer = self._compare({0: own} | known)
-            for peer, _ in came.values():
+                    message = json.loads(peer.makefile().readline())
+                    if message["index"] in range(1, len(self.places)):
+                        facts[message["index"]] = message["facts"]
+                        peers[message["index"]] = peer
+            answer = self._compare(facts)
+            for peer in peers.values():
                 with contextlib.suppress(OSError):
                     peer.sendall(json.dumps(answer).encode() + b"\n")
         return answer
 
     def _ask_chief(self, own: dict[str, Any]) -> tuple[str, int] | None:
-        """The side of all others."""
-        # The chief says who is missing; its clock may have begun later.
+        """On the other workers: returns the chief's answer."""
         host, _, port = self.places[0].rpartition(":")
         end = time.monotonic() + self.timeout
         while (left := end - time.monotonic()) > 0:
-            # Whatever listens there while the chief has not come says no JSON.
+            # ValueError: another program answers at the chief's port.
             with contextlib.suppress(OSError, ValueError):
                 with socket.create_connection((host, int(port)), min(left, 5)) as chief:
-                    said = json.dumps({"index": self.index, "facts": own})
-                    chief.sendall(said.encode() + b"\n")
+                    message = json.dumps({"index": self.index, "facts": own})
+                    chief.sendall(message.encode() + b"\n")
+                    # The chief's timeout may have started later.
                     chief.settimeout(self.timeout + 5)
                     return json.loads(chief.makefile().readline())
             time.sleep(0.2)
@@ -174,31 +175,32 @@ class Cluster(NamedTuple):
         missing = [i for i in range(len(self.places)) if i not in facts]
         if missing:
             return self._missing(missing)
-        for index, found in facts.items():
-            names = sorted(facts[0].keys() | found.keys())
-            names = [name for name in names if facts[0].get(name) != found.get(name)]
-            if not names:
-                continue
-            name, more = names[0], f" ({len(names)} differ)" if names[1:] else ""
-            text = (
-                f"{self.name(index)} has {name} {found.get(name)!r}, {self.name(0)} "
-                f"has {facts[0].get(name)!r}{more}.\nAll workers of a run need the "
-                "same settings, data, vocabulary and code."
-            )
-            return text, EXIT_CONFIG
+        expected = facts[0]
+        for index in range(1, len(self.places)):
+            found = facts[index]
+            names = sorted(expected.keys() | found.keys())
+            names = [name for name in names if expected.get(name) != found.get(name)]
+            if names:
+                name, more = names[0], f" ({len(names)} differ)" if names[1:] else ""
+                text = (
+                    f"{self.name(index)} has {name} {found.get(name)!r}, "
+                    f"{self.name(0)} has {expected.get(name)!r}{more}.\nAll workers of "
+                    "a run need the same settings, data, vocabulary and code."
+                )
+                return text, EXIT_CONFIG
         return None
 
     def _missing(self, indices: list[int]) -> tuple[str, int]:
         names = ", ".join(map(self.name, indices))
         text = (
             f"waited {self.timeout:g} s for {names}.\nStart all workers with the same "
-            'command; "peer_timeout" in the hparams is how long they wait.'
+            'command; set "peer_timeout" in the hparams to wait longer.'
         )
         return text, EXIT_PEER_LOST
 
     @contextlib.contextmanager
     def patience(self) -> Iterator[None]:
-        """Ends the process (69) if the block waits for others beyond the timeout."""
+        """Ends the process (69) if the block waits for others past the timeout."""
         if not self.has_peers:
             yield
             return
@@ -214,11 +216,11 @@ class Cluster(NamedTuple):
         say(
             f"error: no exchange with the other workers within {self.timeout:g} s: one "
             "has ended, hangs, or takes longer for a step or a save.\nRun the same "
-            'commands again on all workers; "peer_timeout" in the hparams is how long '
-            "they wait.",
+            'commands again on all workers; set "peer_timeout" in the hparams to wait '
+            "longer.",
             sys.stderr,
         )
-        os._exit(EXIT_PEER_LOST)  # TensorFlow's own end would wait for the others.
+        os._exit(EXIT_PEER_LOST)  # sys.exit would wait for the other workers, too.
 
 
 def parse_duration(text: str, flag: str) -> float:
@@ -227,24 +229,22 @@ def parse_duration(text: str, flag: str) -> float:
     Raises `UserError` (2) naming `flag`.
     """
     match = _DURATION.fullmatch(text.strip().lower())
-    units = (86400, 3600, 60, 1)
-    numbers = match.groups() if match else ()
-    if not any(numbers):
+    if not match:
         raise UserError(
             f"{flag} {text!r} is not a duration.\nGive seconds (5400) or days, hours, "
             "minutes and seconds (1h30m)."
         )
-    seconds = (int(n or 0) * unit for n, unit in zip(numbers, units, strict=True))
-    return float(sum(seconds))
+    days, hours, minutes, seconds = map(int, match.groups("0"))
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
 @contextlib.contextmanager
 def _handled(
     action: Callable[[int, FrameType | None], object] | signal.Handlers,
 ) -> Iterator[None]:
-    """Has the first signal in the block call `action`; the second ends the process.
+    """Calls `action` for the first signal in the block; the second ends the process.
 
-    Those that are ignored (by nohup) stay so.
+    Ignored signals (nohup) stay ignored.
     """
     handled = [n for n in _SIGNALS if signal.getsignal(n) != signal.SIG_IGN]
 
@@ -264,9 +264,9 @@ def _handled(
 
 @contextlib.contextmanager
 def plain_signals(seconds: float) -> Iterator[None]:
-    """For a block that no handler and no thread interrupts: signals just end it.
+    """Signals end the process at once, as by default, even if the block holds the GIL.
 
-    The exit code is then that of the signal: docs/distributed.md says what to do.
+    The exit code is then that of the signal (see docs/distributed.md).
 
     Args:
       seconds: SIGALRM ends the process if the block takes longer.
@@ -283,9 +283,9 @@ def plain_signals(seconds: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def leave_at_once() -> Iterator[None]:
-    """Has a signal in the block end the process at once, with exit code 42.
+    """Signals in the block end the process at once, with exit code 42.
 
-    For the time before and after training, in which there is nothing to save.
+    For the time before and after training, when there is nothing to save.
     """
 
     def leave(number: int, _) -> None:
@@ -298,11 +298,11 @@ def leave_at_once() -> Iterator[None]:
 
 
 class StopRequest:
-    """Notes the first signal while it is entered; a second one ends the process.
+    """Records the first signal in its `with` block; a second one ends the process.
 
     Args:
-      max_seconds: the time that the process was given, None for no limit.
-      since: when that time began, by `time.monotonic`.
+      max_seconds: the time limit; None for no limit.
+      since: start of that time, by `time.monotonic`.
 
     Attributes:
       signal: the first signal, None before.
@@ -316,20 +316,20 @@ class StopRequest:
             self._end = (time.monotonic() if since is None else since) + max_seconds
 
     def __enter__(self) -> Self:
-        self._handlers.enter_context(_handled(self._note))
+        self._handlers.enter_context(_handled(self._record))
         return self
 
     def __exit__(self, *_) -> None:
         self._handlers.close()
 
-    def _note(self, number: int, _) -> None:
+    def _record(self, number: int, _) -> None:
         self.signal = signal.Signals(number)
 
     def reason(self, needed: float = 0.0) -> str | None:
-        """Why to stop now, None to go on.
+        """Why to stop now; None to continue.
 
         Args:
-          needed: seconds that another round and the saving after it would take.
+          needed: seconds for another loop and a save.
         """
         if self.signal:
             return self.signal.name

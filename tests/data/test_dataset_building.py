@@ -26,7 +26,6 @@ def test_memory_is_independent_of_the_size_of_a_group(tmp_path, monkeypatch):
             yield found, Counts(examples=len(found))
 
     maker = SimpleNamespace(records=records, token_counts=np.zeros(9, np.int64))
-    monkeypatch.setattr(dataset_building, "_HELD_BYTES", 100_000)
     monkeypatch.setattr(dataset_building, "_maker", lambda plan: maker)
     settings = BuildSettings("", TokenizerConfig())
     plan = dataset_building.Plan(str(tmp_path), settings, 3, False, "", "", ())

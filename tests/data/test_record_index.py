@@ -132,8 +132,8 @@ def test_counts_are_those_of_the_examples(tmp_path):
 
 @pytest.mark.parametrize("text", ["", "1\n2\n", "1\n2\nx\n"])
 def test_other_files_are_refused(tmp_path, text):
-    path = tmp_path / record_index.TOKEN_COUNTS
-    path.write_text(text, encoding="utf-8")
+    (tmp_path / "data").touch()
+    (tmp_path / record_index.TOKEN_COUNTS).write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match="is not the counts of 3 tokens") as caught:
-        record_index.read_token_counts(str(path), 3)
+        record_index.token_counts_of(f"{tmp_path}/data", 3)
     assert caught.value.exit_code == 65

@@ -82,8 +82,8 @@ def test_workers_notice_other_text_and_another_model(model, tmp_path, monkeypatc
     plan = corpus_run.Plan(str(folder), corpus_run.Scores, len(shards), settings)
     record = corpus_run.write_shard(plan, (1, shards[1]), str(folder))
     assert record["counts"]["texts"] > 5
-    digests = [None, record["input_sha256"], *[None] * (len(shards) - 2)]
-    corpus_run._check_same_text(str(folder), digests, shards)
+    records = [None, record, *[None] * (len(shards) - 2)]
+    corpus_run._check_same_text(str(folder), records, shards)
     # Changed text behind the end of the shard's range, in the same line, is noticed.
     end = shards[1][-1]
     text = (source / end.name).read_bytes()
@@ -91,7 +91,7 @@ def test_workers_notice_other_text_and_another_model(model, tmp_path, monkeypatc
     at = text.index(b"\n", end.end) - 1
     (source / end.name).write_bytes(text[:at] + b"?" + text[at + 1 :])
     with pytest.raises(UserError, match="part-00001.*made from another text"):
-        corpus_run._check_same_text(str(folder), digests, shards)
+        corpus_run._check_same_text(str(folder), records, shards)
     # A model that has changed since the plan is refused.
     corpus_run._models.clear()
     other = plan._replace(settings=settings | {"model": {"sha256": "0" * 64}})

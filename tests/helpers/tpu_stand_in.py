@@ -91,7 +91,6 @@ def main(data_dir: str, model_name: str, hparams: str) -> dict:
     distribution.configure_devices(config)
     threads = tf.config.threading.get_inter_op_parallelism_threads()
     stand_in()
-    distribution.set_precision(config.precision)
     placement = distribution.create_strategy(config)
     found = {"line": distribution.describe(placement, config.precision)}
     found |= {"replicas": placement.num_replicas, "inter_op_threads": threads}

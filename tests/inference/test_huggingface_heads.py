@@ -137,7 +137,7 @@ TEXT, TAGS = "SequenceClassification", "TokenClassification"
     ("kind", "values", "words"),
     [
         (TEXT, {"problem_type": "regression"}, "'regression' with 2 outputs"),
-        (TEXT, {"architectures": [f"ElectraFor{TAGS}"]}, "weights beside it are those"),
+        (TEXT, {"architectures": [f"ElectraFor{TAGS}"]}, "the weights are those"),
         (TEXT, {"id2label": {"0": "a"}}, "id2label is .* 2 outputs"),
         (TAGS, {"id2label": {"0": "a", "1": "a"}}, "id2label is .* 2 outputs"),
         (TEXT, {"id2label": {"n": "a", "y": "b"}}, "id2label is .* 2 outputs"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loaded models of every kind: what each can do, and what it says of the rest."""
+"""Methods of loaded models of every kind, and errors for missing parts."""
 
 import numpy as np
 import pytest
@@ -122,7 +122,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("kind", by_default(PARTS, ["electra", "encoder", "task"]))
-def test_a_method_without_its_part_says_what_has_it(
+def test_a_missing_part_is_named_with_models_that_have_it(
     kind, pretrained, saved, finetuned_own, tmp_path
 ):
     if kind == "task":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models in a bucket, beside another vocabulary, and in the folders of an export."""
+"""Models in a bucket, and beside another vocabulary."""
 
 from pathlib import Path
 

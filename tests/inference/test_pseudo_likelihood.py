@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Electric learns what its paper says: energies are conditional log-probabilities.
+"""Electric learns conditional log-probabilities as energies, as in its paper.
 
 A distribution over four words is known exactly, by enumeration.  A tiny Electric,
 trained on samples of it, must find its conditional probabilities, with a normaliser of

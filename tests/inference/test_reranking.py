@@ -51,16 +51,6 @@ def test_json_lines(tmp_path):
     assert two.row == second and two.hypotheses[0].row["am"] == 1
 
 
-def test_references_of_their_own_file(tmp_path):
-    path = write(tmp_path / "n.jsonl", ROW, ROW | {"id": 7})
-    references = write(tmp_path / "ref", "7 x  y", "u1", "other w")
-    lists = read_nbest(path, references)
-    assert [(one.id, one.reference) for one in lists] == [("u1", ""), ("7", "x y")]
-    for lines in (["u1 a", "u1 b"], ["u1 a", ""], ["u1 a", " 7 b"]):
-        write(references, *lines)
-        refused(EXIT_DAMAGED, "ref, line 2: the id is missing", path, references)
-
-
 @pytest.mark.parametrize(
     "row",
     [
@@ -88,10 +78,7 @@ def test_damaged_json_lines(tmp_path, row):
     refused(EXIT_DAMAGED, "n.jsonl, line 2: ", path)
 
 
-def test_missing_references_and_empty_files(tmp_path):
-    path = write(tmp_path / "n.jsonl", ROW, ROW | {"id": "u2"}, ROW | {"id": "u3"})
-    references = write(tmp_path / "ref", "u1 the cat")
-    refused(EXIT_CONFIG, "no reference for 'u2'", path, references)
+def test_empty_file(tmp_path):
     refused(EXIT_CONFIG, "holds no lists", write(tmp_path / "n.jsonl"))
 
 
@@ -114,7 +101,7 @@ def test_rank():
         rank(list_of([0.0, 0.0], "ab"), [1.0, 1e300], 1e300)
 
 
-def test_word_errors_and_their_rate():
+def test_word_errors():
     for reference, hypothesis, errors in (
         ("the cat sat", "the cat sat", 0),
         ("the cat sat", "the hat sat", 1),
@@ -124,8 +111,6 @@ def test_word_errors_and_their_rate():
         ("a b c d", "b a d c", 3),
     ):
         assert word_errors(reference, hypothesis) == errors
-    assert [reranking.error_rate(*x) for x in ((3, 12), (0, 0))] == [0.25, 0]
-    assert math.isinf(reranking.error_rate(1, 0))
 
 
 def random_lists(seed, ties):
@@ -177,15 +162,10 @@ def test_tuning_by_hand():
     assert tune(lists, [[-2.0, -1.0]], [[0, 1]]) == (1.0, 0.0, 2.0, 0)
 
 
-def test_word_errors_need_references(capsys):
+def test_word_errors_need_references():
     known = list_of([0.0], ["a"], "a b")
     both = [known, list_of([0.0], ["a"], None, "u7")]
     assert reranking.errors_of([known], is_needed=True) == [[1]]
-    with pytest.raises(
-        UserError, match="'u7', of 1, has no reference.\nGive --references"
-    ):
+    with pytest.raises(UserError, match="'u7', of 1, has no \"reference\""):
         reranking.errors_of(both, is_needed=True)
-    assert reranking.errors_of(both[1:], is_needed=False) is None
-    assert capsys.readouterr().err == ""
     assert reranking.errors_of(both, is_needed=False) is None
-    assert "lists without a reference: 1.\n" in capsys.readouterr().err

@@ -5,12 +5,13 @@ import json
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from electra_tf.inference import html_report
 from electra_tf.pretrain import run
 from electra_tf.pretrain.pretraining import TrainablePretrainer
 from electra_tf.text.vocabulary import Vocabulary
-from electra_tf.train.reporting import SAMPLES
+from electra_tf.train.reporting import SAMPLES, Journal
 from tests.helpers.forked_runs import metrics_of, pretrain
 from tests.helpers.runs import tiny
 from tests.helpers.tiny_pretraining import (
@@ -36,10 +37,21 @@ def vocab(tmp_path):
     return Vocabulary.load(str(tmp_path / "vocab.txt"))
 
 
-def sampler(model, vocab, folder, batch=tiny_batch, phase=None, **journal):
-    usual = {"step": 0, "is_chief": True}
+def texts_of(folder):
+    """(step, tag, text) of TensorBoard's events."""
+    for path in (folder / "tensorboard" / "samples").iterdir():
+        for record in tf.data.TFRecordDataset(str(path)):
+            event = tf.compat.v1.Event.FromString(record.numpy())
+            for value in event.summary.value:
+                assert value.metadata.plugin_data.plugin_name == "text"
+                text = tf.make_ndarray(value.tensor)[0].decode()
+                yield event.step, value.tag, text
+
+
+def sampler(model, vocab, folder, batch=tiny_batch, phase=None, is_chief=True):
     task = TrainablePretrainer(model, phase)
-    return run.Samples(task, batch, vocab, folder, **usual | journal)
+    journal = Journal(folder, SAMPLES, "samples", 0, is_chief)
+    return run.Samples(task, batch, vocab, journal)
 
 
 def test_samples_are_what_the_model_computes(vocab, tmp_path):
@@ -64,21 +76,30 @@ def test_samples_are_what_the_model_computes(vocab, tmp_path):
                 number = int(output.corrupted_ids[row, place])
                 assert replacement == [vocab.tokens[number]]
     assert replaced
-    assert look.has(5) and not look.has(6)
+    (step, tag, text), _ = texts_of(tmp_path)
+    assert (step, tag) == (5, "samples")
+    assert text == run.to_markdown(first["passages"])
+    assert look.journal.has(5) and not look.journal.has(6)
     # Samples after the checkpoint that a run is resumed from are cut off.
-    assert not sampler(model, vocab, tmp_path, step=9).has(10)
+    assert not Journal(tmp_path, SAMPLES, "samples", 9, True).has(10)
 
 
 def test_the_first_of_two_stages_has_no_discriminator(vocab, tmp_path):
     model = tiny_model("two_stage")
     phases = tiny_config(**VARIANTS["two_stage"]).run_phases()
     look = sampler(model, vocab, tmp_path, phase=phases[0])
-    assert not look(5) and not look.has(5)
+    assert not look(5) and not look.journal.has(5)
     look = sampler(model, vocab, tmp_path, phase=phases[1])
-    assert not look(10) and look.has(10)
+    assert not look(10) and look.journal.has(10)
     # Only the chief writes.
     look = sampler(model, vocab, tmp_path / "other", is_chief=False)
     assert not look(5) and not (tmp_path / "other").exists()
+
+
+def test_markdown_of_tokens_that_mean_something_to_it():
+    passage = [["a*", 0.2], ["##<b>", 0.1], ["dog", 0.97, "cat_"], ["ran", 0.6]]
+    text = run.to_markdown([[*passage, ["##s", 0.1], ["fast", 0.1]]]).split("\n\n")
+    assert text[1] == "a\\* \\#\\#&lt;b&gt; **dog→cat\\_ 97%** *ran 60%* \\#\\#s fast"
 
 
 @pytest.mark.thorough
@@ -93,3 +114,4 @@ def test_samples_do_not_change_a_run_and_are_in_the_report(tiny_data):
     page = (seen / "report.html").read_text()
     assert page.count('class="passage"') == 2
     assert '<p class="summary">Step 4</p>' in page and "Step 8" in page
+    assert sorted(step for step, _, _ in texts_of(seen)) == [4, 8]

@@ -359,8 +359,8 @@ def test_a_run_with_a_word_list(chinese, tmp_path):
     changed = hparams | {"word_list": str(other), "num_train_steps": 3}
     done = pretrain(folder, "words", changed)
     assert done.returncode == 0 and "word_list_sha256 '" in done.stdout
-    # Without it, inference warns.
+    # Without it, no token is replaced.
     other.unlink()
     named = (f"--data-dir={folder}", "--model-name=words", "--corrupt")
     done = run_script("run_inference.py", "detect", *named, text="一丁七\n")
-    assert done.returncode == 0 and "cannot read the word_list" in done.stderr
+    assert done.returncode == 2 and "cannot read the word_list" in done.stderr

@@ -298,7 +298,7 @@ def test_existing_output_is_left_alone(text, tmp_path):
     (output / SHARD).write_bytes(b"")
     assert "has 0 bytes, but the manifest" in fail(text, output)[0]
     # Output is not part of the corpus.
-    assert "is in --corpus-dir" in fail(text, Path(text) / "records")[0]
+    assert "would be read as input" in fail(text, Path(text) / "records")[0]
 
 
 def test_text_key_is_part_of_the_settings(tmp_path):
@@ -336,7 +336,7 @@ WORDS = [word for word in VOCAB.read_text().split() if word.isalpha()]
 @pytest.mark.parametrize(
     ("text", "warning"),
     [
-        (" ".join(WORDS * 20), "what of a line goes beyond --max-seq-length"),
+        (" ".join(WORDS * 20), "lines are cut at --max-seq-length"),
         (f"{WORDS[0]} {'กาณ' * 100}\n" * 50, "tokens are [UNK]: is"),
     ],
 )

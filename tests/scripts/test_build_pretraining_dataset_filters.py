@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The filters of a build: which documents and lines they leave out."""
 
+import functools
 import json
 import random
 from collections import Counter
@@ -31,7 +32,7 @@ def kept(tmp_path, documents, **wanted):
     chosen = Filters(**wanted)
     chosen.check()
     settings = BuildSettings(str(VOCAB), TokenizerConfig(), filters=chosen)
-    verdicts = None
+    verdicts_of = None
     if chosen.compare:
         portions = units.portions(text.units, 1)  # one for each unit
         firsts = tuple(portion[0].index for portion in portions)
@@ -40,10 +41,11 @@ def kept(tmp_path, documents, **wanted):
         for task in enumerate(portions):
             dataset_building.number_documents(plan, task, str(tmp_path))
         filters.compare(str(tmp_path), len(firsts), chosen, str(tmp_path))
-        verdicts = filters.Verdicts(str(tmp_path), identity, firsts)
+        place = str(tmp_path), identity, firsts
+        verdicts_of = functools.partial(filters.verdicts_of, *place)
     found, dropped = [[]], Counter()
     for unit in text.units:
-        own = verdicts and verdicts.of(unit)
+        own = verdicts_of and verdicts_of(unit)
         batches = record_making._line_batches(unit, settings)
         for lines, is_blank, counts in record_making._filtered(batches, chosen, own):
             dropped += Counter(counts.dropped)

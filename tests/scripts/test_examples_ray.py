@@ -20,10 +20,9 @@ from absl import flags
 script, data, hparams = sys.argv[1:]
 sweep = runpy.run_path(script)
 flags.FLAGS(["x", f"--data_dir={data}", "--model_name=m", "--seeds=1"])
-command = sweep["command_of"](json.loads(hparams), pathlib.Path(data, "p"), 1e-3, 0.9)
-commands = {(1e-3, 0.9): command}
-trial = sweep["trainable"](object, commands)()
-config = {"learning_rate": 1e-3, "decay": 0.9, "trial": 1}
+place = pathlib.Path(data, "p")
+trial = sweep["trainable"](object, json.loads(hparams), place)()
+config = {"learning_rate": 1e-3, "layerwise_lr_decay": 0.9, "trial": 1}
 trial.setup(config)
 row = trial.step()
 while not row["done"]:

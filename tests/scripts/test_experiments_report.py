@@ -17,16 +17,14 @@ NOTHING = Row(RANDOM, 0, 0.0, {"m": [50.0, 51.0]})
 
 
 def test_fitness_compares_spread_of_seeds_with_what_training_brings():
-    found = report.fitness([BERT, ELECTRA, NOTHING], "m")
     # Variances 2 and 8, one degree of freedom each; random weights have 0.5.
-    assert found.spread == pytest.approx(5**0.5)
-    assert found.difference == pytest.approx(61 - 50.5)
-    assert found.fit
-    assert not report.Fitness(spread=1.0, difference=3.0).fit
-    assert not report.Fitness(spread=1.0, difference=-9.0).fit
+    expected = pytest.approx((5**0.5, 61 - 50.5, True))
+    assert report.fitness([BERT, ELECTRA, NOTHING], "m") == expected
     wide = NOTHING._replace(scores={"m": [40.0, 60.0]})
-    found = report.fitness([ELECTRA, wide], "m")
-    assert found.spread == pytest.approx(200**0.5) and not found.fit
+    spread, _, is_fit = report.fitness([ELECTRA, wide], "m")
+    assert spread == pytest.approx(200**0.5) and not is_fit
+    lower = NOTHING._replace(scores={"m": [90.0, 91.0]})
+    assert not report.fitness([ELECTRA, lower], "m")[2]
     one = ELECTRA._replace(scores={"m": [60.0]})
     assert report.fitness([one, NOTHING], "m") is None
 

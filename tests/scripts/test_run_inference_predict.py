@@ -133,7 +133,7 @@ def test_a_trial_elsewhere_needs_its_vocabulary_but_no_data(data, trial, tmp_pat
 def test_predict_reads_standard_input_and_writes_standard_output(data, trial):
     flags = ("--model", str(trial), "--task", "reviews", "--input-format", "txt")
     done = run_script("run_inference.py", "predict", *flags, text=LINES)
-    assert done.returncode == 0 and "6 texts, " in done.stderr, done.stderr
+    assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     close(rows, without_ids(written(data, "reviews")))
 

@@ -66,7 +66,7 @@ def pretrain_eagerly(data, name, hparams):
 
 def test_mistakes_are_found_without_tensorflow(data, no_tensorflow):
     run = pretrain(data, "wrong", {}, "--dry-rum", env=no_tensorflow)
-    refused(run, 1, "did you mean --dry-run")
+    refused(run, 1, "Did you mean: dry_run")
     run = pretrain(data, "electra", tiny(embedding_size=8), env=no_tensorflow)
     refused(run, 2, "embedding_size is 16 there, 8 here", "--model-name")
 

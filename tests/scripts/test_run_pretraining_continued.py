@@ -256,7 +256,7 @@ def test_data_of_other_settings_are_refused_at_every_start(data, others, read):
     done = pretrain(data, "electra", TINY | changes)
     assert done.returncode == 2, done.stdout
     assert f"{data}/others were built uncased, accents kept" in done.stderr
-    assert "ask for text that is uncased, accents stripped" in done.stderr
+    assert "require text that is uncased, accents stripped" in done.stderr
 
 
 def test_a_run_keeps_its_recorded_settings(tmp_path):

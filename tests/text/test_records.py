@@ -30,5 +30,3 @@ def test_tfds_documents(tfds_dir):
     assert set(texts) == expected and len(texts) == 40
     assert documents("tiny_texts:text", tfds_dir, 7, 12) == texts[7:12]
     assert documents("tiny_texts:text", tfds_dir, 38, 40) == texts[38:]
-    nested = documents("tiny_texts:more/title", tfds_dir)
-    assert set(nested) == {f"Title {i}" for i in range(40)}

@@ -208,11 +208,11 @@ class TestFastPaths:
         whole, splits = Tokenizer(spelling).tokenize_lines(texts[:2000])
         assert whole.dtype == np.int32
         assert splits.tolist()[0] == 0 and splits[-1] == len(whole)
-        monkeypatch.setattr(tokenization, "_MAX_REMEMBERED_WORDS", 3)
+        monkeypatch.setattr(tokenization, "_MAX_CACHED_WORDS", 3)
         forgetful = Tokenizer(spelling)
         parts = [forgetful.tokenize_lines([t])[0] for t in texts[:2000]]
         assert np.concatenate(parts).tolist() == whole.tolist()
-        assert len(forgetful._memory) <= 3
+        assert len(forgetful._cache) <= 3
 
     def test_no_lines(self, tiny):
         ids, splits = Tokenizer(tiny).tokenize_lines([])

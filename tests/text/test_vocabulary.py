@@ -129,7 +129,7 @@ class TestSettings:
         # Cased tokenizers keep accents in any case.
         vocabulary.write_settings(vocab, TokenizerConfig(False, False))
         assert vocabulary.resolve_settings(vocab, False, True).do_lower_case is False
-        with pytest.raises(UserError, match="fits it: do_lower_case false"):
+        with pytest.raises(UserError, match="Give do_lower_case false"):
             vocabulary.resolve_settings(vocab, True)
 
     def test_of_another_vocabulary(self, vocab):
@@ -191,7 +191,7 @@ def test_settings_are_those_of_the_file(tmp_path, config):
     ids = theirs.encode(TEXT, add_special_tokens=False).ids
     assert Tokenizer(vocab, *found).encode(TEXT) == ids
     other = not config.do_lower_case
-    with pytest.raises(UserError, match=f"built {config}.*as it says itself"):
+    with pytest.raises(UserError, match=f"built {config}"):
         resolve_settings(vocab, do_lower_case=other)
 
 
@@ -203,7 +203,7 @@ def test_tokens_that_do_not_fit_a_line_are_refused(tmp_path, token):
         return model | {"vocab": model["vocab"] | {token: len(model["vocab"])}}
 
     path = write(tmp_path / "tokenizer.json", TokenizerConfig(), model=with_token)
-    with pytest.raises(UserError, match="no tokenizer.json with a WordPiece"):
+    with pytest.raises(UserError, match="not a tokenizer.json with a WordPiece"):
         Vocabulary.load(path)
 
 

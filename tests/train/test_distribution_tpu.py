@@ -12,8 +12,8 @@ from tests.helpers.runs import ROOT, pretrain, tiny
 from tests.helpers.tpu_stand_in import CORES
 
 
-def run(data, **changes) -> subprocess.CompletedProcess:
-    hparams = tiny(use_tpu=True, **changes)
+def run(data) -> subprocess.CompletedProcess:
+    hparams = tiny(use_tpu=True)
     del hparams["jit_compile"]
     command = [sys.executable, "-m", "tests.helpers.tpu_stand_in", str(data), "tpu"]
     return subprocess.run(
@@ -29,7 +29,7 @@ def run(data, **changes) -> subprocess.CompletedProcess:
 
 @pytest.mark.thorough
 def test_all_but_the_tpus_program_is_executed(tiny_data):
-    done = run(tiny_data, num_tpu_cores=CORES)
+    done = run(tiny_data)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["line"] == (
@@ -54,13 +54,6 @@ def test_all_but_the_tpus_program_is_executed(tiny_data):
     assert not strange
     # In the form that suits TPUs: no search of a cumulative sum.
     assert counts["Einsum"] and "Cumsum" not in counts
-
-
-@pytest.mark.thorough
-def test_another_number_of_cores_is_refused(tiny_data):
-    done = run(tiny_data, num_tpu_cores=8)
-    assert done.returncode
-    assert f"num_tpu_cores is 8, but the TPU has {CORES} cores" in done.stderr
 
 
 def test_without_a_tpu_the_error_names_the_package(tiny_data):

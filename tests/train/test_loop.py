@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The training step and loop: equal however a batch is cut, safe when it diverges."""
 
+import dataclasses
 import io
 
 import keras
@@ -22,6 +23,7 @@ from electra_tf.train.distribution import create_strategy
 from electra_tf.train.loop import MAX_SKIPPED_IN_A_ROW
 from electra_tf.train.reporting import overflowed, read_metrics
 from electra_tf.train.step import TrainingStep, TrainState, _next_loss_scale
+from electra_tf.train.supervisor import StopRequest
 from tests.helpers.runs import NO_DROPOUT, by_default, tiny
 
 
@@ -227,25 +229,20 @@ def test_a_nan_loss_changes_nothing(tiny_data):
     assert trained.step.run(batches, 4, 2)["finite"].all()
 
 
-def loop(trained, directory, on_nonfinite="stop", bad=(), **kwargs):
-    """Runs training.train in `directory`; returns (result, text on the console)."""
+def loop(trained, directory, on_nonfinite="stop", bad=()):
+    """Runs the loop in `directory`; returns (result, text on the console)."""
     stream = io.StringIO()
     config = trained.config
     checkpoints = Checkpoints(directory, log=lambda text: stream.write(f"{text}\n"))
-    result = training.train(
+    result = training.Loop(
         trained.step,
         lambda start: iter(poisoned(trained.dataset(start), *(b - start for b in bad))),
         checkpoints,
         Console(stream),
-        placement=trained.placement,
+        trained.placement,
+        dataclasses.replace(config, log_steps=5, on_nonfinite=on_nonfinite),
         num_train_steps=config.num_train_steps,
-        batch_size=config.train_batch_size,
-        iterations_per_loop=config.iterations_per_loop,
-        save_checkpoints_steps=config.save_checkpoints_steps,
-        log_steps=5,
-        on_nonfinite=on_nonfinite,
-        **kwargs,
-    )
+    ).run(StopRequest())
     return result, stream.getvalue()
 
 

@@ -11,7 +11,7 @@ from electra_tf.console import Console
 from electra_tf.pretrain.metrics import ALL_METRICS
 from electra_tf.train import reporting
 from electra_tf.train.curves import plot_curves
-from electra_tf.train.reporting import MetricsFile, Report, read_metrics
+from electra_tf.train.reporting import Journal, Report, read_metrics
 
 METRICS = {
     "loss": 12.34567,
@@ -21,11 +21,16 @@ METRICS = {
 }
 
 
+def write(path, rows, start=0):
+    journal = Journal(path.parent, path.name, "", start, is_chief=True)
+    journal.add(rows)
+    journal.sync()
+    journal.close()
+
+
 def write_steps(path, steps, start=0):
-    file = MetricsFile(path, start)
-    file.write([{"step": s, "loss": 1.0 / s, "x": float("nan")} for s in steps])
-    file.sync()
-    file.close()
+    nan = float("nan")
+    write(path, [{"step": s, "loss": 1.0 / s, "x": nan} for s in steps], start)
 
 
 def steps_in(path):
@@ -91,10 +96,8 @@ def test_curves_and_marks_of_switches(tmp_path):
     import matplotlib.image
 
     path, picture = tmp_path / "metrics.jsonl", tmp_path / "curves.png"
-    file = MetricsFile(path, 0)
     rows = ({"step": s, "learning_rate": 1e-4} | METRICS for s in range(1, 2001))
-    file.write([{**row, "disc_loss": row["step"] ** -0.5} for row in rows])
-    file.close()
+    write(path, [{**row, "disc_loss": row["step"] ** -0.5} for row in rows])
 
     def near(colour):
         pixels = matplotlib.image.imread(picture)[..., :3]
