@@ -29,6 +29,8 @@ _MODULES = {
     "load": "inference.prediction",
     "make_dataset": "api",
     "read_hparams": "config.hparams",
+    "score_texts": "inference.pretrained_model",
+    "score_tokens": "inference.pretrained_model",
     "train_vocabulary": "api",
 }
 
@@ -48,3 +50,4 @@ def __dir__() -> list[str]:
 
 
 startup.register_classes()
+startup.filter_import()

@@ -52,10 +52,15 @@ def import_tensorflow() -> None:
 
 
 class _OnImport(importlib.abc.MetaPathFinder):
-    """Calls `then(module)` after the first import of a module."""
+    """Executes the first import of a module within a context; then `then(module)`."""
 
-    def __init__(self, name: str, then: Callable[[types.ModuleType], None]):
-        self._name, self._then = name, then
+    def __init__(
+        self,
+        name: str,
+        then: Callable[[types.ModuleType], None] = lambda module: None,
+        context: Callable[[], Any] = contextlib.nullcontext,
+    ):
+        self._name, self._then, self._context = name, then, context
 
     def find_spec(self, fullname, path, target=None):
         if fullname != self._name:
@@ -70,7 +75,8 @@ class _OnImport(importlib.abc.MetaPathFinder):
 
             def exec_module(module: types.ModuleType) -> None:
                 sys.meta_path.remove(self)
-                execute(module)
+                with self._context():
+                    execute(module)
                 self._then(module)
 
             spec.loader.exec_module = exec_module
@@ -117,6 +123,15 @@ def register_classes() -> None:
         _register(sys.modules["keras"])
     else:
         sys.meta_path.insert(0, _OnImport("keras", _register))
+
+
+def filter_import() -> None:
+    """Drops the notices of TensorFlow's import in a user's own program, too.
+
+    Its devices and log levels are left to the program.
+    """
+    if "tensorflow" not in sys.modules:
+        sys.meta_path.insert(0, _OnImport("tensorflow", context=filtered_stderr))
 
 
 def keep_triton_out() -> None:

@@ -25,12 +25,13 @@ PRINTED = "E0000 the driver is too old\nF0000 check failed: no newline at the en
 
 
 SCRIPT = "from electra_tf import startup\nstartup.import_tensorflow()\n"
+USERS = "import electra_tf, tensorflow\n"
 
 
-def start(folder, end):
+def start(folder, end, program):
     (folder / "tensorflow.py").write_text(TENSORFLOW.format(end=end))
     return subprocess.run(
-        [sys.executable, "-c", SCRIPT + "import sys; print('after', file=sys.stderr)"],
+        [sys.executable, "-c", program + "import sys; print('after', file=sys.stderr)"],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(folder)},
         capture_output=True,
@@ -40,6 +41,7 @@ def start(folder, end):
     )
 
 
+@pytest.mark.parametrize("program", [SCRIPT, USERS], ids=["script", "users"])
 @pytest.mark.parametrize(
     ("end", "code", "stderr"),
     [
@@ -49,8 +51,8 @@ def start(folder, end):
         ("raise ImportError('libcudart.so is missing')", 1, f"{PRINTED}Traceback"),
     ],
 )
-def test_only_notices_are_dropped(tmp_path, end, code, stderr):
-    done = start(tmp_path, end)
+def test_only_notices_are_dropped(tmp_path, program, end, code, stderr):
+    done = start(tmp_path, end, program)
     assert done.returncode == code and done.stderr.startswith(stderr)
     if code == 1:
         assert "libcudart.so is missing" in done.stderr

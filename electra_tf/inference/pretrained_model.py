@@ -293,3 +293,22 @@ def load(path: str | os.PathLike) -> PretrainedModel:
         origin=found.origin,
         known=stored.known,
     )
+
+
+def score_tokens(
+    texts: Any, model: Model | str | os.PathLike, **options
+) -> Iterator[list[TokenScore]]:
+    """Scores of each text's tokens by a model or the model of a run's directory.
+
+    `options`: those of `Model.score_tokens`.
+    """
+    model = model if isinstance(model, Model) else load(model)
+    return model.score_tokens(texts, **options)
+
+
+def score_texts(
+    texts: Any, model: Model | str | os.PathLike, **options
+) -> Iterator[TextScore]:
+    """The score of each text, otherwise as `score_tokens`."""
+    model = model if isinstance(model, Model) else load(model)
+    return model.score_texts(texts, **options)

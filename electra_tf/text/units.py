@@ -32,6 +32,7 @@ _TABLE = "Convert it to JSON Lines or Parquet; --text-key names the text."
 # Pattern of a first line, its format, and the remedy.
 _NOT_PROSE = (
     ("<", "markup", _MARKUP),
+    (r"\{\\rtf", "RTF", "Convert it to plain text in UTF-8."),
     (r'"?[\w.-]+"?([,;\t]"?[\w.-]+"?)+\s*$', "a table", _TABLE),
 )
 _RECORDS = ("json", *_TABLES.values())

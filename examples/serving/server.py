@@ -27,6 +27,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf  # noqa: E402 - after the variable
 import tensorflow_text  # noqa: E402, F401 - registers the ops that read text
+from google.protobuf.json_format import MessageToDict  # noqa: E402
+from tensorflow.core.protobuf import saved_model_pb2  # noqa: E402
 
 MAX_BODY_BYTES = 64 * 2**10  # A long text holds the model for a second or two.
 
@@ -45,7 +47,18 @@ class Model:
         self.version = base.name if versions else "1"
         self._loaded = tf.saved_model.load(str(base))  # holds the variables
         self.signatures = self._loaded.signatures
+        self._definition = (base / "saved_model.pb").read_bytes()
         self._one_at_a_time = threading.Lock()
+
+    def metadata(self, name: str) -> dict:
+        """The signatures, as TensorFlow Serving gives them."""
+        [graph] = saved_model_pb2.SavedModel.FromString(self._definition).meta_graphs
+        names = "always_print_fields_with_no_presence", "preserving_proto_field_name"
+        options = dict.fromkeys(names, True)
+        plain = {k: MessageToDict(v, **options) for k, v in graph.signature_def.items()}
+        spec = {"name": name, "signature_name": "", "version": self.version}
+        signatures = {"signature_def": {"signature_def": plain}}
+        return {"model_spec": spec, "metadata": signatures}
 
     def predict(self, body: bytes) -> dict:
         """The answer to a request; raises Refused."""
@@ -96,6 +109,11 @@ class OnnxModel(Model):
         }
         self.structured_input_signature = (), specs
         self._one_at_a_time = threading.Lock()
+
+    def metadata(self, name: str) -> dict:
+        """The name and version alone."""
+        spec = {"name": name, "signature_name": "", "version": self.version}
+        return {"model_spec": spec}
 
     def __call__(self, **inputs) -> dict:
         arrays = {name: tensor.numpy() for name, tensor in inputs.items()}
@@ -149,7 +167,7 @@ def _reason(message: str) -> str:
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """GET / and /v1/models/NAME; POST /v1/models/NAME:predict."""
+    """GET /, /v1/models/NAME and its /metadata; POST /v1/models/NAME:predict."""
 
     models: dict[str, Model] = {}
     timeout = 10  # seconds that a client may take for its request
@@ -167,6 +185,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 for k, m in self.models.items()
             )
             return {"models": list(rows)}
+        if self.path.endswith("/metadata"):
+            return self._named("/metadata").metadata(self.path.split("/")[3])
         status = {"version": self._named("").version, "state": "AVAILABLE"}
         return {"model_version_status": [status]}
 
