@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,13 @@ from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import silent
 from electra_tf.errors import UserError
 from electra_tf.inference.model import Model, TokenPrediction
-from electra_tf.inference.scoring import METHODS, batched, windows_of
+from electra_tf.inference.scoring import (
+    METHODS,
+    TextScore,
+    TokenScore,
+    batched,
+    windows_of,
+)
 from electra_tf.interop import huggingface, keras_hub, readers, tf1
 from electra_tf.interop.checkpoint import HEADS, StoredModel, empty_pretrainer
 from electra_tf.paths import local_of

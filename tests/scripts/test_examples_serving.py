@@ -115,6 +115,21 @@ def test_rows_and_columns(server, expected):
     assert state == {"version": "1", "state": "AVAILABLE"}
 
 
+def test_models_are_listed(server):
+    _, content = send(server, "/")
+    names = {"version": "1", "signatures": ["ids", "serving_default"]}
+    assert {"name": "detector", **names} in content["models"]
+    assert len(content["models"]) == 3
+    _, content = send(server, "detector/metadata")
+    spec = {"name": "detector", "signature_name": "", "version": "1"}
+    assert content["model_spec"] == spec
+    signatures = content["metadata"]["signature_def"]["signature_def"]
+    text = signatures["serving_default"]["inputs"]["text"]
+    assert text["dtype"] == "DT_STRING"
+    shape = {"dim": [{"size": "-1", "name": ""}], "unknown_rank": False}
+    assert text["tensor_shape"] == shape
+
+
 BAD = [
     ("detector", {"instances": [1]}, "the inputs must be"),
     ("detector", {"instances": ["a"], "inputs": ["a"]}, "give a JSON object with"),

@@ -138,6 +138,7 @@ def test_json_lines_in_archives(tmp_path, name):
     [
         ("<html><head>", "extract the text"),
         ('<doc id="0" title="T 0">', "WikiExtractor: --json"),
+        ("{\\rtf1\\ansi", "Convert it to plain text"),
         ("id,text,label", "--text-key"),
         ('"id"\t"text"', "--text-key"),
         ('{"text"', None),  # a text that begins so
