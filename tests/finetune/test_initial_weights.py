@@ -183,7 +183,9 @@ def test_run_from_a_foreign_model_keeps_its_vocabulary(
     monkeypatch.chdir(data)
     [row] = electra_tf.load(trial).predict([("waa", "wab")])
     foreign.rename(tmp_path / "gone")
-    with pytest.raises(UserError, match="hf/vocab.txt, the vocabulary .*\n.*--data-dir"):
+    with pytest.raises(
+        UserError, match="hf/vocab.txt, the vocabulary .*\n.*--data-dir"
+    ):
         electra_tf.load(trial)
     assert electra_tf.load(trial, data_dir=str(data)).predict([("waa", "wab")]) == [row]
     other = (data / "vocab.txt").read_text().replace("doctor", "new")
