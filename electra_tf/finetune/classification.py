@@ -137,7 +137,9 @@ class TextTask(Task):
         if self.description:
             self.num_texts = 2 if self.description.get("text_b") else 1
             self.identity = (self.description.get("id", "id"),)
-            self.metric, *self.more_metrics = metrics_of(self.description)
+            metrics = self.description.get("metric", "accuracy")
+            metrics = [metrics] if isinstance(metrics, str) else metrics
+            self.metric, *self.more_metrics = metrics
             self._has_classes = self.description["type"] != "regression"
 
     @functools.cached_property
@@ -429,12 +431,6 @@ class TextTask(Task):
             what = "spellings of a number that another class has, as 0.0 beside 0"
             self.remark(split, what, count)
         return found
-
-
-def metrics_of(description: Mapping[str, Any]) -> list[Any]:
-    """The metrics of a description, the main one first."""
-    found = description.get("metric", "accuracy")
-    return found if isinstance(found, list) else [found]
 
 
 def columns_of(

@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from electra_tf.errors import UserError
 from electra_tf.finetune.classification import InputExample, TextTask
 from electra_tf.finetune.inputs import Columns, Source, parquet_name, shown
@@ -227,20 +225,19 @@ class GlueRowsTask(GlueTask):
             # Only there the ids are GLUE's; those of MRPC's other sets have gaps.
             eid = row.get("idx", number) if is_test else number
             texts = [row.get(column) for column in columns]
-            texts = [x.decode("utf-8") if isinstance(x, bytes) else x for x in texts]
             cells = [*zip(columns, texts, itertools.repeat(str), strict=False)]
-            cells.append(("idx", eid, int | np.integer))
+            cells.append(("idx", eid, int))
             if wrong := [(c, x) for c, x, kind in cells if not isinstance(x, kind)]:
                 what = f"column {wrong[0][0]!r} is {shown(wrong[0][1])}"
                 self.bad(split, where, f"{what}, not a text or a whole number")
                 continue
             label = self._label(row.get("label"), names)
             label = self.unknown_label() if is_test else label
-            yield f"{where}: column 'label'", int(eid), texts, label
+            yield f"{where}: column 'label'", eid, texts, label
 
     def _label(self, value: Any, names: Sequence[str]) -> str:
         """As GLUE's files have it: its name, or the number of a class or a score."""
-        if not isinstance(value, int | float | np.number):
+        if not isinstance(value, int | float):
             return str(value)
         if not self.labels:
             return str(rounded(value))

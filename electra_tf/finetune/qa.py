@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -158,9 +159,11 @@ def _question(entry: Mapping[str, Any], has_answers: bool) -> Question:
 
 def _answers(entry: Mapping[str, Any]) -> list[Answer] | None:
     value = _field(entry, "answers")
-    if isinstance(value, str):
-        there = printed(value) if value[:1] in ("[", "{", "(") else None
-        value = [_beside(entry, value)] if there is None else there
+    if isinstance(value, str) and value[:1] in ("[", "{", "("):
+        value = printed(value) or value
+    if isinstance(value, str):  # Its place may be a column of its own.
+        start = _field(entry, "answer_start")
+        value = [value if start is None else {"text": value, "answer_start": start}]
     if isinstance(value, Mapping):  # a table, or one answer
         texts, starts = (_field(value, name) for name in ("text", "answer_start"))
         texts = [] if texts is None else texts if isinstance(texts, list) else [texts]
@@ -172,12 +175,6 @@ def _answers(entry: Mapping[str, Any]) -> list[Answer] | None:
     if not isinstance(value, list | None):
         raise ValueError(f"the answers are {shown(value)}, not a list")
     return value if value is None else [_answer(one) for one in value]
-
-
-def _beside(entry: Mapping[str, Any], text: str) -> Any:
-    """An answer whose place is a column of its own, if it has one."""
-    start = _field(entry, "answer_start")
-    return text if start is None else {"text": text, "answer_start": start}
 
 
 def _answer(value: Any) -> Answer:
@@ -288,41 +285,29 @@ class _Document(NamedTuple):
 
 def check_window(config: FinetuningConfig) -> None:
     """Raises a UserError where a long question leaves no room for a text."""
-    longest = config.max_seq_length - 4
-    if config.max_query_length > longest:
+    length, limit = config.max_seq_length, config.max_seq_length
+    if config.max_query_length > length - 4:
         raise UserError(
             f"max_query_length {config.max_query_length} leaves no room for a text in "
-            f"max_seq_length {config.max_seq_length}.\nSet max_query_length to "
-            f"{longest} or less, better to a quarter of it, or raise max_seq_length."
+            f"max_seq_length {length}.\nSet max_query_length to {length - 4} or less, "
+            "better to a quarter of it, or raise max_seq_length."
         )
-    limit = config.max_seq_length
+    name = "beam_size" if config.joint_prediction else "n_best_size"
     if config.joint_prediction:
-        limit = min([limit, *(config.length_buckets or [])])
-        name, size = "beam_size", config.beam_size
-    else:
-        name, size = "n_best_size", config.n_best_size
-    if size > limit:
+        limit = min([length, *(config.length_buckets or [])])
+    if getattr(config, name) > limit:
         raise UserError(
-            f"{name} {size} is more than the {limit} tokens of a sequence "
-            "(max_seq_length, length_buckets)."
+            f"{name} {getattr(config, name)} is more than the {limit} tokens of a "
+            "sequence (max_seq_length, length_buckets)."
         )
 
 
 def split_words(text: str) -> tuple[list[str], list[int]]:
     """The words of a text, and for each character the word it is in or follows."""
-    words: list[str] = []
-    owners = []
-    in_word = False
-    for character in text:
-        if character in _WHITE_SPACE:
-            in_word = False
-        elif in_word:
-            words[-1] += character
-        else:
-            words.append(character)
-            in_word = True
-        owners.append(len(words) - 1)
-    return words, owners
+    words = [*re.finditer(f"[^{_WHITE_SPACE}]+", text)]
+    starts = [word.start() for word in words]
+    owners = np.searchsorted(starts, range(len(text)), side="right") - 1
+    return [word[0] for word in words], owners.tolist()
 
 
 def _meant(context: str, start: int) -> set[int]:
@@ -421,14 +406,13 @@ class QATask(Task):
             raise ValueError("is_impossible is true, but there are answers")
         if split == "train":
             return self._with_answer(base, question, owners, bool(right))
-        if split == "dev":
-            is_none = self.is_v2 and question.is_impossible
-            if question.answers is None and not is_none:
-                raise ValueError("it has no answers to compare with")
-            if not (is_some or self.is_v2):
-                self.remark(split, _NO_ANSWER)
-            return base._replace(answers=right)
-        return base
+        if split != "dev":
+            return base
+        if question.answers is None and not (self.is_v2 and question.is_impossible):
+            raise ValueError("it has no answers to compare with")
+        if not (is_some or self.is_v2):
+            self.remark(split, _NO_ANSWER)
+        return base._replace(answers=right)
 
     def _with_answer(
         self, base: QAExample, question: Question, owners: list[int], has_answer: bool
@@ -480,20 +464,20 @@ class QATask(Task):
             return None
         if context.startswith(text, start):
             return start
-        meant = _meant(context, start)
-        places = {
-            place
-            for one in meant
-            for place in range(max(0, one - _NEAR), one + _NEAR + 1)
-            if context.startswith(text, place)
-        }
-        near = {place: min(abs(place - one) for one in meant) for place in places}
-        distances = sorted(near.values())
-        if len(places) > 1 and distances[0] == distances[1]:
-            return None
-        if places:
+        near: dict[int, int] = {}  # place -> how far it is from one that is meant
+        for one in _meant(context, start):
+            for place in range(max(0, one - _NEAR), one + _NEAR + 1):
+                if context.startswith(text, place):
+                    distance = abs(place - one)
+                    near[place] = min(distance, near.get(place, distance))
+        if near:
+            nearest = [
+                p for p, distance in near.items() if distance == min(near.values())
+            ]
+            if len(nearest) > 1:
+                return None
             self.remark("train", "answers were found beside their answer_start")
-            return min(places, key=near.get)
+            return nearest[0]
         end = start + len(text)
         if end > len(owners):
             return None
@@ -552,9 +536,8 @@ class QATask(Task):
             tokens, splits = self.tokenizer.tokenize_lines(words)
             starts, at = [], 0
             for word in words:
-                at = example.context.find(word, at)
-                starts.append(at)
-                at += len(word)
+                starts.append(example.context.index(word, at))
+                at = starts[-1] + len(word)
             self._last = _Document(words, tokens, splits, starts, {})
         return self._last
 
@@ -587,21 +570,15 @@ class QATask(Task):
     def _windows(self, count: int, query: int) -> list[tuple[int, int]]:
         """(start, length) of the windows on a document of `count` tokens."""
         room = self.config.max_seq_length - query - 3
-        spans, start = [], 0
-        while start < count:
-            length = min(count - start, room)
-            spans.append((start, length))
-            if start + length == count:
-                break
-            start += min(length, self.config.doc_stride)
-        if len(spans) > WINDOWS_PER_EXAMPLE:
+        stride = min(room, self.config.doc_stride)
+        starts = range(0, max(count - room, 0) + stride, stride) if count else ()
+        if len(starts) > WINDOWS_PER_EXAMPLE:
             raise UserError(
-                f"{self.name}: a text of {count:,} tokens has {len(spans):,} windows; "
-                f"{WINDOWS_PER_EXAMPLE:,} can be told apart.\nRaise doc_stride "
-                f"({self.config.doc_stride}) or max_seq_length "
-                f"({self.config.max_seq_length}), or part the text."
+                f"{self.name}: a text of {count:,} tokens has {len(starts):,} windows, "
+                f"more than {WINDOWS_PER_EXAMPLE:,}.\nRaise doc_stride or "
+                "max_seq_length, or part the text."
             )
-        return spans
+        return [(start, min(count - start, room)) for start in starts]
 
     def windows(self, example: QAExample) -> list[qa_answers.Window]:
         """What decoding must know of each window."""
@@ -676,14 +653,16 @@ class QATask(Task):
 
         Of 2.0 also the answers to submit: those whose null odds are low enough.
         """
-        best = {}
-        for question, (answers, *_) in scorer.decoded.items():
-            pairs = zip(answers, qa_answers.probabilities(answers), strict=True)
-            best[question] = [
+        best = {
+            question: [
                 {"text": answer.text, "probability": probability}
                 | {"start_logit": answer.start_logit, "end_logit": answer.end_logit}
-                for answer, probability in pairs
+                for answer, probability in zip(
+                    answers, qa_answers.probabilities(answers), strict=True
+                )
             ]
+            for question, (answers, *_) in scorer.decoded.items()
+        }
         content = {"preds": scorer.predictions, "nbest": best}
         if self.is_v2:
             content["null_odds"] = scorer.null_odds

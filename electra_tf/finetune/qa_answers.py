@@ -367,13 +367,7 @@ class QAScorer(Scorer):
 
     def update(self, outputs: dict[str, Any]) -> None:
         """Takes the head's outputs for one window."""
-        kept = ("answerable_logit", "start_logits", "end_logits")
-        if self._task.config.joint_prediction:
-            ends = [
-                f"{x}_top_{y}" for x in ("start", "end") for y in ("index", "log_probs")
-            ]
-            kept = ("answerable_logit", *ends)
-        self._outputs[int(outputs["eid"])] = {name: outputs[name] for name in kept}
+        self._outputs[int(outputs["eid"])] = outputs
         self.__dict__.pop("decoded", None)
 
     @functools.cached_property

@@ -12,16 +12,18 @@ Parquet; paths are relative to --data-dir.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
-import hashlib
 import importlib
 import math
-import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import absl.logging
+import numpy as np
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
@@ -31,20 +33,20 @@ from electra_tf.finetune.classification import (
     MultilabelTask,
     TextTask,
     columns_of,
-    metrics_of,
 )
 from electra_tf.finetune.tag_schemes import Notation
 from electra_tf.finetune.tagging import ChunkTask, TaggingTask
 from electra_tf.finetune.task import (
-    FACTS_FILE,
     FILES,
     SMOOTHED,
     Task,
     TaskFacts,
-    check_facts,
+    check_trained_for,
     read_facts,
 )
 from electra_tf.interop import networks
+from electra_tf.storage.manifest import sha256
+from electra_tf.text.records import tfds_builder
 from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
@@ -64,15 +66,30 @@ KEYS = {
     "tagging": ("words", "tags", "id", "scheme", "tag_names"),
     "qa": ("has_impossible", "delimiter", "quoted"),
 }
-_TEXT = (str, "text")
-_NUMBER = ((int, float), "a number")
-_FLAG = (bool, "true or false")
-_COLUMN = ((str, int), "a column's name, or its number from 1")
-_NAMES = (list, "a list of names")
+
+
+def _is(*types: type) -> Callable[[Any], bool]:
+    return lambda value: type(value) in types
+
+
+def _are_metrics(value: Any) -> bool:
+    names = value if isinstance(value, list) else [value]
+    return bool(names) and {*map(str, names)} <= {*METRICS}
+
+
+_NUMBER = (_is(int, float), "a number")
+_FLAG = (_is(bool), "true or false")
+_COLUMN = (_is(str, int), "a column's name, or its number from 1")
+_NAMES = (_is(list), "a list of names")
 _VALUES = {  # of other keys: text
-    "metric": ((str, list), "text, or a list of it"),
-    "class_weights": ((str, list, dict), 'a list, an object {...} or "balanced"'),
-    "multilabel label": ((str, list), "a column, or a list of one for each class"),
+    "metric": (
+        _are_metrics,
+        f"one of {', '.join(METRICS)}, or a list of them, the main one first",
+    ),
+    "class_weights": (_is(str, list, dict), 'a list, an object {...} or "balanced"'),
+    "multilabel label": (_is(str, list), "a column, or a list of one for each class"),
+    "delimiter": (lambda x: _is(str)(x) and len(x) == 1, "one character, such as ;"),
+    "separator": (lambda x: _is(str)(x) and x, "the sign between labels, such as ,"),
     **dict.fromkeys(("lowest", "highest"), _NUMBER),
     **dict.fromkeys(("has_impossible", "quoted"), _FLAG),
     **dict.fromkeys(("words", "tags"), _COLUMN),
@@ -98,9 +115,7 @@ def make_tasks(
     Raises `UserError` for an unknown name, with the nearest known one, and for a task
     that is not the one of the model.
     """
-    stored: dict[str, TaskFacts] = {}
-    if trained is not None and (trained / FACTS_FILE).is_file():
-        stored = {facts.name: facts for facts in read_facts(trained)}
+    stored = {facts.name: facts for facts in read_facts(trained)} if trained else {}
     settings = resolve_settings(vocab, do_lower_case=config.do_lower_case)
     tokenizer = Tokenizer(vocab, *settings)
     named: dict[str, Task] = {}
@@ -119,19 +134,18 @@ def make_tasks(
                 "cannot tell without answerable_classifier.\n"
                 "Set joint_prediction to false, or answerable_classifier to true."
             )
-        if task.name in stored:
-            task.stored = stored[task.name]
-            check_facts(task, task.stored, str(trained / FACTS_FILE))
+        task.stored = stored.get(task.name)
+        if trained:
+            check_trained_for(trained, [task])
         if reads_data:
             task.check()
     kinds = {name: task.head.kind for name, task in named.items()}
-    of_texts = {name for name, task in named.items() if isinstance(task, TextTask)}
-    for name in config.class_weights:
-        if name not in of_texts or kinds[name] == "regression":
-            raise UserError(
-                f"class_weights: {name} is not a task in task_names with classes for "
-                f"texts; these have the types {kinds}."
-            )
+    weighted = {n for n, t in named.items() if isinstance(t, TextTask) and t.labels}
+    if wrong := config.class_weights.keys() - weighted:
+        raise UserError(
+            f"class_weights: {min(wrong)} is not a task in task_names with classes for "
+            f"texts; these have the types {kinds}."
+        )
     if config.label_smoothing and not {*SMOOTHED} & {*kinds.values()}:
         raise UserError(
             "label_smoothing is for classification and tagging; these tasks are "
@@ -178,10 +192,9 @@ def _from_module(name: str) -> type[Task]:
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        advice = ""
-        if isinstance(error, ModuleNotFoundError):
-            advice = f"\nThe folder with {error.name} must be on PYTHONPATH."
-        raise UserError(f"cannot load the task {name}: {error}.{advice}") from None
+        raise UserError(
+            f"cannot load the task {name}: {error}.\nIts folder must be on PYTHONPATH."
+        ) from None
     if not (isinstance(found, type) and issubclass(found, Task)):
         raise UserError(
             f"{name} is not a class derived from one of electra_tf.finetune."
@@ -210,8 +223,8 @@ def _problems(name: str, description: dict[str, Any]) -> Iterator[str]:
         yield "a name has letters, digits and the signs _ . - only"
     if name in networks.PARTS:
         yield (
-            "export_model.py has that name for a part of a pre-trained model, as it "
-            f"has {', '.join(networks.PARTS)}.\nGive the task another name"
+            f"{', '.join(networks.PARTS)} are parts of a pre-trained model for "
+            "export_model.py.\nGive the task another name"
         )
     kind = description.get("type")
     if not isinstance(kind, str) or kind not in KEYS:
@@ -225,20 +238,13 @@ def _problems(name: str, description: dict[str, Any]) -> Iterator[str]:
         if key not in description:
             yield f"{key!r} is missing; {kind} needs it"
     for key, value in description.items():
-        types, what = _VALUES.get(f"{kind} {key}", _VALUES.get(key, _TEXT))
-        if isinstance(value, bool) != (types is bool) or not isinstance(value, types):
+        usual = _VALUES.get(key, (_is(str), "text"))
+        is_right, what = _VALUES.get(f"{kind} {key}", usual)
+        if not is_right(value):
             yield f"{key} is {value!r}; it must be {what}"
-    top, metrics = description.get("highest", math.inf), metrics_of(description)
-    is_metric = metrics and {*map(str, metrics)} <= {*METRICS}
-    of_metric = f"one of {', '.join(METRICS)}, or a list of them, the main one first"
-    for key, is_right, what in (
-        ("lowest", lambda low: low < top, f"below highest ({top})"),
-        ("delimiter", lambda sign: len(sign) == 1, "one character, such as ;"),
-        ("separator", bool, "the sign between labels, such as ,"),
-        ("metric", lambda _: is_metric, of_metric),
-    ):
-        if key in description and not is_right(description[key]):
-            yield f"{key} is {description[key]!r}; it must be {what}"
+    scale = {"lowest": -math.inf, "highest": math.inf} | description
+    if scale["lowest"] >= scale["highest"]:
+        yield "lowest is {lowest}; it must be below highest, {highest}".format(**scale)
     if "scheme" in description:
         Notation.named(description["scheme"])
 
@@ -277,57 +283,53 @@ def _make_tfds_task(name: str, config, tokenizer):
 
 
 class _Prepared:
-    """A data set on disk; mixed into tasks."""
+    """A task on a data set of tensorflow_datasets that is on disk."""
 
-    def tfds_split(self, split: str) -> tuple[Any, str]:
+    def _split(self, split: str) -> tuple[Any, str]:
         """(builder, its name of the split); a `UserError` if that is not there."""
-        import absl.logging
-        import tensorflow_datasets as tfds
-
-        # It tells of every file that it opens.
-        absl.logging.set_verbosity(absl.logging.WARNING)
-        name, directory = _SQUAD.get(self.name), self.config.tfds_data_dir
+        name = _SQUAD.get(self.name)
         if name is None:
             theirs, split = glue.place_of(self.name, split)
             name = f"glue/{theirs}"
+        # By default it logs each file that it opens.
+        absl.logging.set_verbosity(absl.logging.WARNING)
+        builder = tfds_builder(name, self.config.tfds_data_dir)
         split = split.replace("dev", "validation")
-        try:
-            builder = tfds.builder(name, data_dir=directory, try_gcs=False)
-            if split in builder.info.splits:
-                return builder, split
-            problem = f"no split {split} in {builder.data_dir}"
-        except Exception as error:  # tensorflow_datasets has many kinds of it
-            problem = str(error).strip().partition("\n")[0]
-        raise UserError(
-            f"{self.name} cannot be read from tensorflow_datasets: {problem}\n"
-            f'Prepare it (tfds build {name}), or say where it is by "tfds_data_dir".'
-        )
+        if split not in builder.info.splits:
+            raise UserError(f"{self.name}: no split {split} in {builder.data_dir}.")
+        return builder, split
 
     def prepared(self, split: str) -> tuple[str, dict[str, Any], list[dict[str, Any]]]:
         """(full name, features by name, rows as they lie on disk)."""
         import tensorflow_datasets as tfds
 
-        builder, name = self.tfds_split(split)
+        builder, name = self._split(split)
         options = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
         rows = builder.as_dataset(name, shuffle_files=False, read_config=options)
         where = f"{builder.info.full_name}, {name}"
-        return where, builder.info.features, list(rows.as_numpy_iterator())
+        return where, builder.info.features, [*map(_plain, rows.as_numpy_iterator())]
 
     def is_there(self, split: str) -> bool:
         """Whether a split is prepared."""
-        try:
-            return bool(self.tfds_split(split))
-        except UserError:
-            return False
+        with contextlib.suppress(UserError):
+            return bool(self._split(split))
+        return False
 
     def data_hash(self, split: str) -> str:
         """Of the files of the split."""
-        builder, name = self.tfds_split(split)
-        found = hashlib.sha256(builder.info.full_name.encode())
-        for path in builder.info.splits[name].filepaths:
-            with open(os.fspath(path), "rb") as file:
-                found.update(hashlib.file_digest(file, "sha256").digest())
-        return found.hexdigest()
+        builder, name = self._split(split)
+        hashes = [sha256(path) for path in builder.info.splits[name].filepaths]
+        return " ".join([builder.info.full_name, *hashes])
+
+
+def _plain(value: Any) -> Any:
+    """Python's values for NumPy's, and text for bytes."""
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    value = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+    if isinstance(value, list):
+        return [*map(_plain, value)]
+    return value.decode("utf-8") if isinstance(value, bytes) else value
 
 
 class TfdsGlueTask(_Prepared, glue.GlueRowsTask):
@@ -341,8 +343,8 @@ class TfdsGlueTask(_Prepared, glue.GlueRowsTask):
     def table(self, split):
         """Sorted by their index."""
         where, features, rows = self.prepared(split)
-        rows.sort(key=lambda row: int(row["idx"]))
-        places = (f"{where}, index {int(row['idx'])}" for row in rows)
+        rows.sort(key=lambda row: row["idx"])
+        places = (f"{where}, index {row['idx']}" for row in rows)
         names = getattr(features["label"], "names", ())
         return names, zip(places, rows, strict=True)
 
@@ -357,19 +359,11 @@ class TfdsQATask(_Prepared, qa.QATask):
     def paragraphs(self, split: str):
         """All texts with their questions."""
         where, _, rows = self.prepared(split)
-        found: dict[bytes, list[dict[str, Any]]] = {}
+        found: dict[str, list[dict[str, Any]]] = {}
         for row in rows:
-            texts = [text.decode("utf-8") for text in row["answers"]["text"]]
-            starts = row["answers"]["answer_start"].tolist()
-            question = {
-                "id": row["id"].decode("utf-8"),
-                "question": row["question"].decode("utf-8"),
-                "is_impossible": bool(row.get("is_impossible", False)),
-                "answers": {"text": texts, "answer_start": starts},
-            }
-            found.setdefault(row["context"], []).append(question)
+            found.setdefault(row["context"], []).append(row)
         bad = functools.partial(self.bad, split)
         for context, questions in found.items():
-            entry = {"context": context.decode("utf-8"), "qas": questions}
+            entry = {"context": context, "qas": questions}
             place = f"{where}, question {questions[0]['id']}"
             yield qa.paragraph(place, entry, bad)

@@ -22,18 +22,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.config.hparams import PLACE, default_of, show
+from electra_tf.config.hparams import PLACE, default_of
 from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
 from electra_tf.finetune.task import without_files
 from electra_tf.interop.checkpoint import CheckpointInfo
 from electra_tf.paths import local_of, shown
+from electra_tf.storage import checkpoints
+from electra_tf.storage.checkpoints import as_text
 from electra_tf.storage.files import PARTIAL, atomic_write
 from electra_tf.storage.manifest import read_json
 from electra_tf.storage.remote import fetch, fetch_once, names_in, put
 from electra_tf.storage.remote_run import bring_model
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 from electra_tf.train.curves import dress, new_figure, png_of, smooth
-from electra_tf.train.reporting import read_metrics
+from electra_tf.train.reporting import EVALUATIONS, read_metrics
 
 DATA = "data"  # among the settings: task -> split -> hash
 Scores = dict[str, dict[str, float]]  # data set, such as "mnli" -> metric -> value
@@ -79,25 +81,23 @@ def differences(
       ours: the same of this run, out of JSON as well.
       ignored: names that are not compared.
     """
-    fields = dataclasses.fields(FinetuningConfig)
     defaults = {
         f.name: default_of(f)
-        for f in fields
+        for f in dataclasses.fields(FinetuningConfig)
         if f.name in ours and f.metadata["role"] is not PLACE
     }
     ignored = {*ignored, *_WITHOUT_INFLUENCE}
     if "init_sha256" in stored and "init_sha256" in ours:
         ignored.add("init_checkpoint")  # The weights count, not their place.
-    stored, ours = (
+    there, here = (
         _flat({k: v for k, v in _without_places(x).items() if k not in ignored})
         for x in (defaults | dict(stored), ours)
     )
+    # Hashes of data are compared as far as both sides have them.
     return [
-        (name, stored.get(name), ours.get(name))
-        for name in sorted({*stored, *ours})
-        if stored.get(name) != ours.get(name)
-        # Hashes of data are compared as far as both sides have them.
-        and (name.partition(":")[0] != DATA or (name in stored and name in ours))
+        (name, *values)
+        for name, *values in checkpoints.differences(there, here)
+        if name.partition(":")[0] != DATA or name in there.keys() & here.keys()
     ]
 
 
@@ -110,13 +110,6 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             found[prefix + name] = value
     return found
-
-
-def changes_text(changed: Sequence[tuple[str, Any, Any]]) -> str:
-    """What `differences` found, for a message; values as in --hparams."""
-    name, there, here = changed[0]
-    names = f" (all: {', '.join(name for name, *_ in changed)})" * (len(changed) > 1)
-    return f"{name} is {show(there)} there, {show(here)} here{names}"
 
 
 def _without_places(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -202,7 +195,7 @@ class Results:
             ) from None
         if changed := differences(stored, self.settings):
             raise UserError(
-                f"{path} holds results of other settings: {changes_text(changed)}.\n"
+                f"{path} holds results of other settings: {as_text(changed)}.\n"
                 'Set "model_dir" to a new place, or move those results and models away.'
             )
         self.settings.setdefault(DATA, stored.get(DATA, {}))
@@ -320,12 +313,7 @@ def summary(values: list[float]) -> Statistics:
     return Statistics(median, mean, std, max(known), len(known))
 
 
-_EVALUATIONS = "evaluations.jsonl"
-
-
-def read_evaluations(directory: str | os.PathLike) -> list[dict[str, Any]]:
-    """The evaluations in the directory of a trial."""
-    path = Path(directory) / _EVALUATIONS
+def _rows(path: Path) -> list[dict[str, Any]]:
     return [*read_metrics(path)] if path.is_file() else []
 
 
@@ -338,8 +326,8 @@ class Evaluations:
     """
 
     def __init__(self, directory: str | os.PathLike, step: int):
-        self._path = Path(directory) / _EVALUATIONS
-        self.rows = [row for row in read_evaluations(directory) if row["step"] <= step]
+        self._path = Path(directory) / EVALUATIONS
+        self.rows = [row for row in _rows(self._path) if row["step"] <= step]
 
     def is_better(self, score: float, scores: Mapping[str, Any]) -> bool:
         """Whether a score is higher than all before; see `best`."""
@@ -456,29 +444,28 @@ def draw_confusion(found: Mapping[str, Any], path: Path, title: str) -> None:
     Args:
       found: "labels" and "matrix", right classes by predicted ones.
     """
-    labels, matrix = found["labels"], np.asarray(found["matrix"], float)
-    count = len(labels)
+    from sklearn.metrics import ConfusionMatrixDisplay
+
+    matrix, count = np.asarray(found["matrix"]), len(found["labels"])
     side = 2.5 + min(0.55 * count, 12)
-    figure = new_figure((side + 1.2, side))
-    axes = figure.add_subplot()
-    totals = np.maximum(matrix.sum(axis=1, keepdims=True), 1)
-    picture = axes.imshow(matrix / totals, cmap="Blues", vmin=0, vmax=1)
-    axes.set_title(title, fontsize=11, loc="left")
-    axes.set_xlabel("predicted", fontsize=9)
-    axes.set_ylabel("right", fontsize=9)
-    if count <= _WITH_NAMES:
-        names = [str(label)[:24] for label in labels]
-        axes.set_xticks(range(count), names, rotation=45, ha="right", fontsize=8)
-        axes.set_yticks(range(count), names, fontsize=8)
+    axes = new_figure((side + 1.2, side)).add_subplot()
+    shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+    names = [str(label)[:24] for label in found["labels"]]
+    picture = ConfusionMatrixDisplay(shares, display_labels=names).plot(
+        include_values=count <= _WITH_NUMBERS, cmap="Blues", xticks_rotation=45, ax=axes
+    )
     if count <= _WITH_NUMBERS:
-        for row, column in np.ndindex(count, count):
-            value, style = matrix[row, column], {"ha": "center", "va": "center"}
-            colour = "white" if value > 0.5 * totals[row, 0] else "#1c2733"
-            axes.text(column, row, f"{value:,.0f}", fontsize=8, color=colour, **style)
-    bar = figure.colorbar(picture, ax=axes, fraction=0.046)
-    bar.set_label("share of the right class", fontsize=8)
-    bar.ax.tick_params(labelsize=8)
-    atomic_write(path, png_of(figure))
+        for text, number in zip(picture.text_.flat, matrix.flat, strict=True):
+            text.set_text(f"{number:,}")
+    picture.im_.set_clim(0, 1)
+    axes.set(title=title, xlabel="predicted", ylabel="right")
+    if count > _WITH_NAMES:
+        axes.set(xticks=[], yticks=[])
+    atomic_write(path, png_of(axes.figure))
+
+
+# Name -> steps, values and, perhaps, their deviations.
+Curves = dict[str, tuple[Sequence[float], ...]]
 
 
 def draw_curves(trial: Path, path: Path, title: str) -> None:
@@ -489,23 +476,27 @@ def draw_curves(trial: Path, path: Path, title: str) -> None:
     Args:
       trial: its directory.
     """
-    panels = [("Training loss", _losses(trial)), *_scores(trial).items()]
-    panels = [(name, curves) for name, curves in panels if curves]
-    if not panels:
-        return
-    rows = math.ceil(len(panels) / 2)
-    figure = new_figure((11 if len(panels) > 1 else 6, 3.4 * rows))
-    figure.suptitle(title, fontsize=12)
-    for number, (name, curves) in enumerate(panels, start=1):
-        axes = figure.add_subplot(rows, min(2, len(panels)), number)
-        for label, (steps, values) in sorted(curves.items()):
-            marker = "o" if len(steps) <= 40 else None
-            axes.plot(steps, values, label=label, marker=marker, ms=3, linewidth=1.6)
-        # A single curve has no legend.
-        dress(axes, name if len(curves) > 1 else f"{name}: {', '.join(curves)}")
-        if len(curves) > 1:
-            axes.legend(fontsize=8, frameon=False)
-    atomic_write(path, png_of(figure))
+    panels: dict[str, dict[str, tuple[list, list]]] = {}
+
+    def add(panel: str, name: str, step: int, value: float | None) -> None:
+        steps, values = panels.setdefault(panel, {}).setdefault(name, ([], []))
+        steps.append(step)
+        values.append(math.nan if value is None else value)
+
+    for row in _rows(trial / "training" / _METRICS) or _rows(trial / _METRICS):
+        for name in (name for name in row if name.endswith("_loss")):
+            add("Training loss", name.removesuffix("_loss"), row["step"], row[name])
+    for _, values in panels.get("Training loss", {}).values():
+        values[:] = smooth(np.array(values), 1 + len(values) // 40)
+    for row in _rows(trial / EVALUATIONS):
+        for name, metrics in row["scores"].items():
+            for metric, value in metrics.items():
+                if metric == "loss":
+                    add("Dev loss", name, row["step"], value)
+                elif metric != "mse":  # a loss, and not in percent
+                    add(f"Dev set of {name}", metric, row["step"], value)
+    if panels:
+        _draw(panels, path, title)
 
 
 def draw_sweep(
@@ -516,53 +507,31 @@ def draw_sweep(
     Args:
       scores: "data set: metric" -> step -> statistics; losses are not drawn.
     """
-    figure = new_figure((8, 5))
-    axes = figure.add_subplot()
-    for name, by_step in scores.items():
-        if not name.endswith((": loss", ": mse")):
-            medians = [value.median for value in by_step.values()]
-            spread = [value.std or 0.0 for value in by_step.values()]
-            axes.errorbar(
-                [*by_step], medians, spread, marker="o", capsize=3, label=name
-            )
-    dress(axes, title, "pre-training step")
-    axes.set_ylabel("dev score, median of the trials", fontsize=9)
-    axes.legend(fontsize=8, frameon=False)
-    atomic_write(path, png_of(figure))
-
-
-Curves = dict[str, tuple[Sequence[float], Sequence[float]]]  # name -> steps, values
-
-
-def _losses(trial: Path) -> Curves:
-    """Of each task in training, a moving average."""
-    paths = (trial / "training" / _METRICS, trial / _METRICS)
-    path = next((p for p in paths if p.is_file()), None)
-    found: dict[str, dict[int, float]] = {}
-    for row in read_metrics(path) if path else ():
-        for name, value in row.items():
-            if name.endswith("_loss") and isinstance(value, int | float):
-                found.setdefault(name.removesuffix("_loss"), {})[row["step"]] = value
-    return {
-        name: ([*rows], smooth(np.array([*rows.values()]), 1 + len(rows) // 40))
-        for name, rows in found.items()
+    curves = {
+        name: (
+            [*by_step],
+            [value.median for value in by_step.values()],
+            [value.std or 0.0 for value in by_step.values()],
+        )
+        for name, by_step in scores.items()
+        if not name.endswith((": loss", ": mse"))
     }
+    panels = {"Dev scores, medians of the trials": curves}
+    _draw(panels, path, title, "pre-training step")
 
 
-def _scores(trial: Path) -> dict[str, Curves]:
-    """Panel -> of each metric of a data set."""
-    found: dict[str, Any] = {}
-    scores = (
-        (row["step"], name, metric, value)
-        for row in read_evaluations(trial)
-        for name, metrics in row["scores"].items()
-        for metric, value in metrics.items()
-        if metric != "mse"  # the loss of a regression, and not in percent
-    )
-    for step, name, metric, value in scores:
-        is_loss = metric == "loss"
-        panel = found.setdefault("Dev loss" if is_loss else f"Dev set of {name}", {})
-        steps, values = panel.setdefault(name if is_loss else metric, ([], []))
-        steps.append(step)
-        values.append(math.nan if value is None else value)
-    return found
+def _draw(
+    panels: Mapping[str, Curves], path: Path, title: str, x_label: str = "step"
+) -> None:
+    columns = min(2, len(panels))
+    rows = math.ceil(len(panels) / 2)
+    figure = new_figure((2 + 4.5 * columns, 3.4 * rows))
+    figure.suptitle(title, fontsize=12)
+    for number, (name, curves) in enumerate(panels.items(), start=1):
+        axes = figure.add_subplot(rows, columns, number)
+        for label, (steps, *values) in sorted(curves.items()):
+            style = {"marker": "o" if len(steps) <= 40 else None, "ms": 3}
+            axes.errorbar(steps, *values, label=label, capsize=3, **style)
+        dress(axes, name, x_label)
+        axes.legend(fontsize=8, frameon=False)
+    atomic_write(path, png_of(figure))

@@ -350,10 +350,7 @@ def run_trials(
         try:
             run.check_stop()
             run.console.heading(f"Trial {trial} of {config.num_trials}")
-            if done:
-                result = finetuning.with_test_outputs(run, done)
-            else:
-                result = finetuning.run_trial(run, trial)
+            result = finetuning.run_trial(run, trial, done)
         except finetuning.Interrupted:
             log("Run the same command again to continue.")
             return EXIT_PREEMPTED

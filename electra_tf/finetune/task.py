@@ -175,7 +175,8 @@ class Task(ABC):
         ours = __name__.partition(".")[0]
         for cls in type(self).__mro__[:-1]:
             if cls.__module__.partition(".")[0] != ours:
-                found[cls.__qualname__] = self.version or _source_hash(cls)
+                source = self.version or inspect.getsource(inspect.getmodule(cls))
+                found[cls.__qualname__] = hashlib.sha256(source.encode()).hexdigest()
         return found
 
     def bad(self, split: str, where: str, what: str) -> None:
@@ -276,18 +277,6 @@ def without_files(description: Any, files: Collection[str] = FILES) -> Any:
     return {key: value for key, value in description.items() if key not in files}
 
 
-def _source_hash(cls: type) -> str:
-    """Of the module that a class is in."""
-    try:
-        source = inspect.getsource(inspect.getmodule(cls))
-    except (OSError, TypeError) as error:
-        raise UserError(
-            f"the source of {cls.__module__}:{cls.__qualname__} cannot be read: "
-            f"{error}.\nGive the class a `version`, and change it with the code."
-        ) from None
-    return hashlib.sha256(source.encode()).hexdigest()
-
-
 class TaskFacts(NamedTuple):
     """The task of a fine-tuned model, without the data that it was trained on.
 
@@ -312,8 +301,7 @@ class TaskFacts(NamedTuple):
 
 def facts_of(task: Task) -> TaskFacts:
     """The facts of a task, but its scheme."""
-    scale = task.lowest, task.highest
-    labels = tuple(task.labels)
+    labels, scale = tuple(task.labels), (task.lowest, task.highest)
     return TaskFacts(
         task.name, task.head.kind, labels, task.num_texts, *scale, task.is_v2
     )
@@ -326,45 +314,38 @@ def write_facts(directory: str | os.PathLike, tasks: Sequence[Task]) -> None:
 
 
 def read_facts(directory: str | os.PathLike) -> list[TaskFacts]:
-    """What `write_facts` wrote; raises `UserError` (65) for anything else."""
+    """What `write_facts` wrote, [] without it; `UserError` (65) for anything else."""
     path = Path(directory) / FACTS_FILE
     try:
-        found = [TaskFacts(**facts) for facts in json.loads(path.read_text("utf-8"))]
+        found = json.loads(path.read_text("utf-8")) if path.is_file() else []
+        found = [TaskFacts(**facts) for facts in found]
     except (OSError, *JSON_ERRORS) as error:
         raise UserError(
-            f"{path} cannot be read: {error}.\nWithout it, the task's data say what "
-            "is in it: remove it.",
+            f"{path} cannot be read: {error}.\nIf you remove it, the task's data "
+            "define its labels.",
             EXIT_DAMAGED,
         ) from None
     return [facts._replace(labels=tuple(facts.labels)) for facts in found]
 
 
 def check_trained_for(directory: str | os.PathLike, tasks: Sequence[Task]) -> None:
-    """Refuses, as `check_facts`, tasks that are not those of a directory's model."""
-    path = Path(directory) / FACTS_FILE
-    stored = read_facts(directory) if path.is_file() else []
-    for task in tasks:
-        for facts in stored:
-            if facts.name == task.name:
-                check_facts(task, facts, str(path))
-
-
-def check_facts(task: Task, stored: TaskFacts, where: str) -> None:
-    """Refuses a task that is not the one that a model was trained for.
-
-    Raises `UserError` naming what differs on both sides.
-    """
-    ours = facts_of(task)
-    for name, theirs in stored._replace(scheme=None)._asdict().items():
-        here = getattr(ours, name)
-        if here != theirs:
-            if name == "labels":
-                here, theirs = ", ".join(here), ", ".join(theirs)
-            raise UserError(
-                f"{task.name}: {name} is {theirs} in {where}, which the model was "
-                f"trained for, and {here} by today's data and hparams.\nMake them the "
-                "same, or train anew."
-            )
+    """Raises `UserError` for a task that the model in a directory has otherwise."""
+    named = {task.name: task for task in tasks}
+    for stored in read_facts(directory):
+        if stored.name not in named:
+            continue
+        ours = facts_of(named[stored.name])
+        for name, theirs in stored._replace(scheme=None)._asdict().items():
+            here = getattr(ours, name)
+            if here != theirs:
+                if name == "labels":
+                    here, theirs = ", ".join(here), ", ".join(theirs)
+                raise UserError(
+                    f"{stored.name}: {name} is {theirs} in "
+                    f"{Path(directory) / FACTS_FILE}, which the model was trained for, "
+                    f"and {here} by today's data and hparams.\nMake them the same, or "
+                    "train anew."
+                )
 
 
 def class_details(gold: Sequence[str], predicted: Sequence[str]) -> dict[str, Any]:

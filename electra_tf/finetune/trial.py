@@ -35,7 +35,7 @@ from electra_tf.finetune.task import Scorer, Task, check_trained_for, write_fact
 from electra_tf.interop import readers
 from electra_tf.interop.checkpoint import FINETUNE, CheckpointInfo
 from electra_tf.paths import shown
-from electra_tf.storage.checkpoints import Checkpoints, StoredTensors
+from electra_tf.storage.checkpoints import Checkpoints, StoredTensors, as_text
 from electra_tf.storage.lock import Lock
 from electra_tf.storage.manifest import (
     CheckpointManifest,
@@ -96,25 +96,36 @@ def num_train_steps(config: FinetuningConfig, num_examples: int) -> int:
     return max(1, int(whole * config.num_train_epochs))
 
 
-def run_trial(run: Run, trial: int) -> files.TrialResult:
+def run_trial(
+    run: Run, trial: int, done: files.TrialResult | None = None
+) -> files.TrialResult:
     """Trains, or loads, one trial; scores it and predicts its test sets.
 
-    Raises `Interrupted` after SIGTERM or SIGINT, with the training saved.
+    Args:
+      done: its result, where only predictions on test sets are missing.
+
+    Raises `Interrupted` after SIGTERM or SIGINT, with the training saved; `UserError`
+    if the model of a finished trial was not kept.
     """
     config, seed = run.config, seed_of(run.config, trial)
+    place, log = config.trial_dir(trial), run.console.log
+    if done:
+        files.check_is_kept(place, trial, "predict the test set", "n_writes_test")
+        check_trained_for(place, run.tasks)
     keras.backend.clear_session()
-    if config.do_train:
-        place, log = config.trial_dir(trial), run.console.log
+    if done:
+        model, _ = _load(run, trial, None)
+        result = done
+    elif config.do_train:
         with Lock(place) as lock, RunFolder(place, lock, keep=1, log=log) as folder:
             model, steps, seconds = _train(run, trial, lock, folder)
         times = {"train": round(seconds, 1)}
         result = files.TrialResult(trial, seed, {}, [], steps, times)
     else:
         model, origin = _load(run, trial, run.source)
-        result = files.TrialResult(
-            trial, seed, {}, [], 0, {"train": 0.0}, weights=origin
-        )
-    if config.do_eval:
+        times = {"train": 0.0}
+        result = files.TrialResult(trial, seed, {}, [], 0, times, weights=origin)
+    if config.do_eval and not done:
         result = _evaluated(run, model, result)
     if _wants_test_outputs(config, trial):
         result = _with_test_outputs(run, model, result)
@@ -139,20 +150,6 @@ def _test_data(tasks: Sequence[Any]) -> dict[str, dict[str, str]]:
     """Task -> test set -> what predictions on it are known by."""
     found = {t.name: preprocessing.hashes(t, t.splits("test")) for t in tasks}
     return {name: splits for name, splits in found.items() if splits}
-
-
-def with_test_outputs(run: Run, result: files.TrialResult) -> files.TrialResult:
-    """The predictions on test sets of a trial that was finished before.
-
-    Raises `UserError` when its model was not kept.
-    """
-    folder = run.config.trial_dir(result.trial)
-    files.check_is_kept(folder, result.trial, "predict the test set", "n_writes_test")
-    check_trained_for(folder, run.tasks)
-    keras.backend.clear_session()
-    source = readers.find(folder, run.console.log)
-    model, _ = _load(run, result.trial, source)
-    return _with_test_outputs(run, model, result)
 
 
 def discard_model(config: FinetuningConfig, trial: int) -> None:
@@ -204,17 +201,10 @@ def _scorers(run: Run, model, kind: str) -> Iterator[tuple[Task, str, str, Score
     """
     for task in run.tasks:
         for split in task.splits(kind):
-            yield (
-                task,
-                split,
-                data_set_name(task, split),
-                score(run, model, task, split),
-            )
-
-
-def data_set_name(task, split: str) -> str:
-    """The name of a data set in the results: the task, and a second set's name."""
-    return task.name if split == "dev" else f"{task.name}_{split.removeprefix('dev_')}"
+            # A second dev set or a test set is named after its task.
+            name = f"{task.name}_{split.removeprefix('dev_')}"
+            name = task.name if split == "dev" else name
+            yield task, split, name, score(run, model, task, split)
 
 
 def score(run: Run, model, task, split: str) -> Scorer:
@@ -282,7 +272,7 @@ def _check_is_same(checkpoints: Checkpoints, saved: CheckpointManifest) -> None:
     if changed:
         raise UserError(
             f"{checkpoints.prefix(saved.step)} was trained with other settings: "
-            f"{files.changes_text(changed)}.\nSet it back, or {checkpoints.advice}."
+            f"{as_text(changed)}.\nSet it back, or {checkpoints.advice}."
         )
     checkpoints.check_identity(saved)
 
@@ -321,7 +311,7 @@ def _train(run: Run, trial: int, lock: Lock, bucket: RunFolder):
     )
     started = time.monotonic()
     best = Checkpoints(folder, **facts) if config.keep == "best" else None
-    assess = _Assessment(run, files.Evaluations(folder, state.step), state, best)
+    assess = _Assessment(run, folder, state, best)
     if assess.is_due(at_end=False):  # A stop came between a save and its scores.
         assess(state.step)
     if state.step < steps and not assess.is_over():
@@ -337,11 +327,9 @@ def _train(run: Run, trial: int, lock: Lock, bucket: RunFolder):
 class _Assessment:
     """Scores a training while it goes on, and keeps its best weights."""
 
-    def __init__(
-        self, run: Run, evaluations: files.Evaluations, state, best: Checkpoints | None
-    ):
+    def __init__(self, run: Run, folder: str, state, best: Checkpoints | None):
         self._run, self._state, self._best = run, state, best
-        self._evaluations = evaluations
+        self._evaluations = files.Evaluations(folder, state.step)
         if best:
             best.clear_partial()
             # Those of a run that kept no best ones would be taken for the best.

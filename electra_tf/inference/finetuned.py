@@ -30,7 +30,7 @@ from electra_tf.finetune import preprocessing, registry
 from electra_tf.finetune.classification import MultilabelTask
 from electra_tf.finetune.inputs import Columns, Input, Source, shown
 from electra_tf.finetune.results import hparams_in
-from electra_tf.finetune.task import FACTS_FILE, Task, TaskFacts, facts_of, read_facts
+from electra_tf.finetune.task import Task, TaskFacts, facts_of, read_facts
 from electra_tf.inference.model import Predictor
 from electra_tf.interop import huggingface, readers
 from electra_tf.interop.checkpoint import FINETUNE, fit_rows
@@ -300,10 +300,8 @@ def read_trial(
     hparams["vocab_file"] = vocab_file or _vocabulary(folder, hparams, default)
     config = FinetuningConfig.from_hparams(data_dir, model_name, hparams)
     vocab = Vocabulary.load(config.vocab_file)
-    if (folder / FACTS_FILE).is_file():
-        facts = read_facts(folder)
-    else:
-        facts = [facts_of(t) for t in registry.make_tasks(config, vocab)]
+    facts = read_facts(folder)
+    facts = facts or [facts_of(t) for t in registry.make_tasks(config, vocab)]
     found = readers.find(str(folder), silent)
     found.check(config, vocab, FINETUNE)
     startup.import_tensorflow()

@@ -266,7 +266,7 @@ def open_tfds(
             f"--tfds {spec}: a data set and its text feature are needed, "
             "like wikipedia/20230601.en:text."
         )
-    info = _tfds_builder(spec, data_dir).info
+    info = tfds_builder(name, data_dir).info
     feature = info.features[field] if field in info.features else None
     problem = None
     if "train" not in info.splits:
@@ -284,8 +284,8 @@ def read_tfds_documents(unit: Any, reading: Any) -> Iterator[TextReader]:
     import tensorflow_datasets as tfds
 
     spec, errors = unit.path, reading.encoding_errors
-    field = spec.rpartition(":")[2]
-    documents = _tfds_builder(spec, reading.tfds_data_dir).as_dataset(
+    name, _, field = spec.rpartition(":")
+    documents = tfds_builder(name, reading.tfds_data_dir).as_dataset(
         split=f"train[{unit.start}:{unit.end}]",
         shuffle_files=False,
         read_config=tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False),
@@ -296,10 +296,10 @@ def read_tfds_documents(unit: Any, reading: Any) -> Iterator[TextReader]:
         yield record(document[field], spec, errors, lambda place=place: place)
 
 
-def _tfds_builder(spec: str, data_dir: str | os.PathLike | None):
+def tfds_builder(name: str, data_dir: str | os.PathLike | None):
+    """A prepared data set; a `UserError` with the remedy for any other."""
     import tensorflow_datasets as tfds
 
-    name = spec.rpartition(":")[0]
     try:
         builder = tfds.builder(name, data_dir=data_dir, try_gcs=False)
         if builder.info.splits:
@@ -308,6 +308,6 @@ def _tfds_builder(spec: str, data_dir: str | os.PathLike | None):
     except Exception as e:  # tensorflow_datasets has a dozen kinds of "not found"
         problem = reason_of(e)
     raise UserError(
-        f"--tfds {spec}: cannot open {name}: {problem}\n"
-        f"Prepare it first (tfds build {name}); --tfds-data-dir names its folder."
+        f"{name} of tensorflow_datasets cannot be opened: {problem}\n"
+        f"Prepare it first (tfds build {name}); tfds_data_dir names its folder."
     )

@@ -70,7 +70,7 @@ def test_only_results_of_the_same_settings_are_loaded(tmp_path):
         with pytest.raises(UserError, match=word):
             other.load()
         assert not other.trials
-    with pytest.raises(UserError, match='keep is "last" there, "best" here'):
+    with pytest.raises(UserError, match="keep is 'last' there, 'best' here"):
         results_in(tmp_path, SETTINGS | {"keep": "best"}).load()
 
 
