@@ -286,9 +286,9 @@ def sentence_rows(
     filled = itertools.accumulate(own, lambda before, here: here or before)
     pairs = zip(filled, rows, strict=True)
     for _, group in itertools.groupby(pairs, key=lambda pair: pair[0]):
-        (where, first), *rest = (row for _, row in group)
-        cells = [first, *(row for _, row in rest)]
-        yield where, first | {c: [row.get(c, "") for row in cells] for c in found}
+        places, cells = zip(*(row for _, row in group), strict=True)
+        words = {c: [row.get(c, "") for row in cells] for c in found}
+        yield places[0], cells[0] | words
 
 
 def _listed(cell: str) -> list[Any]:

@@ -76,7 +76,7 @@ GLUE = {
 class GlueTask(TextTask):
     """A task of GLUE, in the files of its download."""
 
-    _scale = 0.0, 5.0  # of sts
+    _scale = limits = 0.0, 5.0  # of sts
 
     def __init__(self, name, config, tokenizer):
         super().__init__(name, config, tokenizer)
