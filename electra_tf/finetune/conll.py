@@ -14,17 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from electra_tf.errors import UserError
-from electra_tf.finetune.inputs import (
-    LINES,
-    Columns,
-    Input,
-    Source,
-    identity_of,
-    printed,
-    records,
-    refuse,
-    shown,
-)
+from electra_tf.finetune import inputs
+from electra_tf.finetune.inputs import Columns, Input, Source, refuse, shown
 from electra_tf.finetune.tag_schemes import OUTSIDE
 
 Lines = tuple[int, list[list[str]]]  # number of its first line, cells of each line
@@ -266,10 +257,10 @@ def sentence_rows(
     Raises `UserError` for a word in each row without a column of ids.
     """
     if source.form != "csv":
-        yield from records(source)
+        yield from inputs.records(source)
         return
     names = [[str(name) for name in usual if name] for usual in columns]
-    rows = list(records(source, [*itertools.product(*names)]))
+    rows = list(inputs.records(source, [*itertools.product(*names)]))
     header = rows[0][1] if rows else {}
     found = [next((n for n in usual if n in header), "") for usual in names]
     lists = [{c: _listed(row.get(c, "")) for c in found} for _, row in rows]
@@ -293,7 +284,7 @@ def sentence_rows(
 
 def _listed(cell: str) -> list[Any]:
     """The list that a cell is the printed form of, or what blanks separate in it."""
-    found = printed(cell) if cell[:1] in ("[", "(") else None
+    found = inputs.printed(cell) if cell[:1] in ("[", "(") else None
     return found if isinstance(found, list) else cell.split()
 
 
@@ -330,7 +321,7 @@ def sentences_in_rows(
         elif any(isinstance(x, list | dict | None) for x in itertools.chain(*lists)):
             bad(where, "a word or tag is null, a list or an object")
         else:
-            own = identity_of(row, identity).get("id")
+            own = inputs.identity_of(row, identity).get("id")
             yield Sentence(where, *([*map(str, x)] for x in lists), id=own)
 
 
@@ -342,7 +333,7 @@ def words(
     Args:
       column: where the words are.
     """
-    if source.form == LINES:
+    if source.form == inputs.LINES:
         lines = iter(source.lines)
         sample = list(itertools.islice(lines, _SAMPLE))
         layout = untagged_layout(source.name, sample, column)

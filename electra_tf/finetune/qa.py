@@ -21,23 +21,8 @@ import numpy as np
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
 from electra_tf.finetune import inputs, qa_answers
-from electra_tf.finetune.inputs import (
-    Input,
-    Source,
-    more_columns,
-    number_of,
-    printed,
-    read_json,
-    records,
-    refuse,
-    shown,
-)
-from electra_tf.finetune.qa_answers import (
-    WINDOWS_PER_EXAMPLE,
-    Answers,
-    QAScorer,
-    decode,
-)
+from electra_tf.finetune.inputs import Input, Source, refuse, shown
+from electra_tf.finetune.qa_answers import Answers, QAScorer, decode
 from electra_tf.finetune.task import FeatureSpec, HeadSpec, Task, rounded, write_jsonl
 from electra_tf.storage.files import atomic_write
 from electra_tf.text import tokenization
@@ -160,7 +145,7 @@ def _question(entry: Mapping[str, Any], has_answers: bool) -> Question:
 def _answers(entry: Mapping[str, Any]) -> list[Answer] | None:
     value = _field(entry, "answers")
     if isinstance(value, str) and value[:1] in ("[", "{", "("):
-        value = printed(value) or value
+        value = inputs.printed(value) or value
     if isinstance(value, str):  # Its place may be a column of its own.
         start = _field(entry, "answer_start")
         value = [value if start is None else {"text": value, "answer_start": start}]
@@ -185,7 +170,7 @@ def _answer(value: Any) -> Answer:
         raise ValueError(f"{shown(value)} is not an answer: it has no text")
     start = _field(value, "answer_start")
     if isinstance(start, str):  # pandas has 4.0 in columns with an empty cell
-        number = number_of(start.strip() or -1)
+        number = inputs.number_of(start.strip() or -1)
         start = start if number is None else number
     start = -1 if start is None else start  # An object has to say it.
     if isinstance(start, bool) or not isinstance(start, int | float) or start % 1:
@@ -217,14 +202,14 @@ def _entries(source: Source) -> Iterator[tuple[str, Any]]:
     if source.form != "json":
         has_header = source.form in ("tsv", "csv", "parquet")
         pairs = itertools.product(_KEYS["question"], _KEYS["context"])
-        for where, row in records(source, [*pairs] if has_header else ()):
+        for where, row in inputs.records(source, [*pairs] if has_header else ()):
             if None in row:
-                refuse(where, more_columns(row))
+                refuse(where, inputs.more_columns(row))
             # MRQA's first line has a header and nothing else.
             if not isinstance(row.get("header"), dict) or _field(row, "context"):
                 yield where, row
         return
-    content = read_json(source)
+    content = inputs.read_json(source)
     entries = content.get("data") if isinstance(content, Mapping) else content
     if not isinstance(entries, list):
         keys = ", ".join(map(str, content)) if isinstance(content, Mapping) else "none"
@@ -517,7 +502,7 @@ class QATask(Task):
                 start, end = (place - first + len(query) + 2 for place in answer)
             window = document.tokens[first : first + length].tolist()
             yield tokenization.join(self.tokenizer.vocab, query, window)._asdict() | {
-                "eid": WINDOWS_PER_EXAMPLE * example.eid + number,
+                "eid": qa_answers.WINDOWS_PER_EXAMPLE * example.eid + number,
                 "start_positions": start,
                 "end_positions": end,
                 "is_impossible": int(example.is_impossible),
@@ -572,10 +557,10 @@ class QATask(Task):
         room = self.config.max_seq_length - query - 3
         stride = min(room, self.config.doc_stride)
         starts = range(0, max(count - room, 0) + stride, stride) if count else ()
-        if len(starts) > WINDOWS_PER_EXAMPLE:
+        if len(starts) > qa_answers.WINDOWS_PER_EXAMPLE:
             raise UserError(
                 f"{self.name}: a text of {count:,} tokens has {len(starts):,} windows, "
-                f"more than {WINDOWS_PER_EXAMPLE:,}.\nRaise doc_stride or "
+                f"more than {qa_answers.WINDOWS_PER_EXAMPLE:,}.\nRaise doc_stride or "
                 "max_seq_length, or part the text."
             )
         return [(start, min(count - start, room)) for start in starts]

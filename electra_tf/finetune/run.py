@@ -24,15 +24,9 @@ from electra_tf.finetune.task import Task
 from electra_tf.interop import checkpoint, readers
 from electra_tf.interop.checkpoint import FINETUNE, CheckpointInfo
 from electra_tf.processes import Commands, run_commands
+from electra_tf.storage import remote
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.files import atomic_write, check_place
-from electra_tf.storage.remote import (
-    check_writable,
-    fetch_once,
-    names_below,
-    put,
-    put_folder,
-)
 from electra_tf.storage.remote_run import bring_model
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 from electra_tf.train.supervisor import StopRequest, leave_at_once
@@ -78,7 +72,7 @@ def run(flags: Flags, console: Console) -> int:
     """Checks and reads all that the run needs, then makes its trials."""
     config, source = resolve(flags, console)
     check_place(os.path.dirname(config.results_txt))
-    check_writable(os.path.dirname(config.results_txt))
+    remote.check_writable(os.path.dirname(config.results_txt))
     check_place(config.preprocessed_data_dir)
     check_trial_places(config)
     check_flags(flags, config)
@@ -181,7 +175,7 @@ def hparams_of(
         found["vocab_file"] = os.path.abspath(theirs)
         log(f"Note: {vocab_file} does not exist; the vocabulary is {theirs}.")
     words = explicit.get("vocab_file") or found.get("vocab_file") or vocab_file
-    words = fetch_once(words)
+    words = remote.fetch_once(words)
     if "do_lower_case" not in explicit and os.path.isfile(words):
         model.check_casing(Vocabulary.load(words))
     return found
@@ -360,7 +354,8 @@ def run_trials(
             glue.write_archive(folder, trial, log)
         if config.write_pictures and not done:
             files.write_pictures(config, result, log)
-        put(folder, [name for name in names_below(folder) if name.startswith(own)])
+        written = [n for n in remote.names_below(folder) if n.startswith(own)]
+        remote.put(folder, written)
         if trial in results.trials:  # Else nothing would be left of it.
             finetuning.discard_model(config, trial)
     return EXIT_OK
@@ -404,7 +399,7 @@ def run_sweep(config: FinetuningConfig, vocab: Vocabulary, console: Console) -> 
     atomic_write(path, json.dumps(files.finite(content), indent=2) + "\n")
     picture = path.with_suffix(".png")
     files.draw_sweep(scores, picture, f"Sweep of {config.model_name}")
-    put_folder(path.parent)
+    remote.put_folder(path.parent)
     console.log(f"Written to {path} and {picture}")
     return EXIT_OK
 
