@@ -341,8 +341,7 @@ class TextTask(Task):
             if len(texts) < len({e.label for e in examples}):
                 raise UserError(
                     f"task {self.name}: {train} has {len(texts)} texts and more "
-                    f"labels, as {shown(examples[0].label)}.\nAre the columns of text "
-                    "and label swapped? text_a and label of the task name them."
+                    "labels.\nAre the columns text_a and label swapped?"
                 )
         elif self.highest <= self.lowest:
             raise UserError(f"task {self.name}: all scores are {self.lowest:g}.")
@@ -582,9 +581,8 @@ class MultilabelTask(TextTask):
             self._width = _width_of_vectors(labels)
             if {*labels} == {("0",), ("1",)}:
                 raise UserError(
-                    f"task {self.name}: the labels of {self.path(split)} are the "
-                    "numbers 0 and 1, one each.\nType classification is for one class "
-                    'a text; "label" may list the columns of several classes.'
+                    f"task {self.name}: the labels of {self.path(split)} are 0 and 1. "
+                    "Use the type classification, or list columns in label."
                 )
             if self._width and not names:
                 self.remark(split, _UNNAMED.format(self._width), 0)

@@ -269,9 +269,8 @@ def sentence_rows(
         return
     if identity not in header:
         raise UserError(
-            f"{source.name} has one word in each row, and no column {identity!r} that "
-            "says which rows are a sentence.\nName it in the task, such as "
-            f'"id": "{next(iter(header))}".'
+            f"{source.name} has one word in each row, and no column {identity!r} of "
+            'sentences.\nName it by "id" in the task.'
         )
     own = (row[identity] for _, row in rows)
     filled = itertools.accumulate(own, lambda before, here: here or before)

@@ -134,24 +134,23 @@ class GlueTask(TextTask):
             if is_test and cells[0].strip() != str(eid):
                 raise UserError(
                     f"{where}: the index is {shown(cells[0])}, the line's place {eid}."
-                    "\nGLUE's test files count their lines from 0 below the header, "
-                    "and what is submitted is known by these numbers."
+                    "\nIn GLUE's test files, and in submissions, they are the same."
                 )
             label = self.unknown_label() if is_test else cells[self.glue.label]
             yield where, eid, [cells[column] for column in columns], label
 
     def _check_header(self, path: Path, line: str, is_test: bool) -> None:
         """Refuses a first line that is an example: nothing would be left of it."""
-        cells, wanted = line.split("\t"), max(*self.glue.text, self.glue.label)
+        cells, label = line.split("\t"), self.glue.label
         if is_test:
             is_example = len(cells) > 1 and cells[0].strip().isdecimal()
         else:
-            is_example = len(cells) > wanted
-            is_example = is_example and not self.wrong_label(cells[self.glue.label])
+            is_long = len(cells) > max(*self.glue.text, label)
+            is_example = is_long and not self.wrong_label(cells[label])
         if is_example:
             raise UserError(
-                f"{path} has no header: its first line is an example.\n"
-                "Put the line with the names of the columns above it, as GLUE has it."
+                f"{path} has no header: its first line is an example.\nPut the line "
+                "with the names of the columns above it."
             )
 
     def write_predictions(self, split, scorer, directory) -> list[str]:
@@ -163,10 +162,8 @@ class GlueTask(TextTask):
         lines = [f"{int(row['eid'])}\t{self.answer(row)}\n" for row in rows]
         name = self.glue.submission[split]
         content = "".join(["index\tprediction\n", *lines]).encode()
-        for ending, data in (
-            ("tsv", content),
-            ("zip", zipped({f"{name}.tsv": content})),
-        ):
+        archive = zipped({f"{name}.tsv": content})
+        for ending, data in (("tsv", content), ("zip", archive)):
             path = Path(directory) / f"{name}.{ending}"
             atomic_write(path, data)
             paths.append(str(path))
@@ -204,7 +201,7 @@ class GlueRowsTask(GlueTask):
         theirs, name = place_of(self.name, split)
         names = [theirs] if split == "diagnostic" else [self.name, theirs]
         folders = [Path(self.config.raw_data_dir(name)) for name in names]
-        paths = [folder / parquet_name(folder, name) for folder in folders]
+        paths = [folder / parquet_name(name) for folder in folders]
         return next((path for path in paths if path.is_file()), paths[0])
 
     def table(

@@ -100,19 +100,9 @@ def form_of(path: str | Path) -> str:
     return path.suffix.removeprefix(".")
 
 
-def parquet_name(folder: Path, split: str) -> str:
-    """The file of a split in a data set of Hugging Face.
-
-    Raises `UserError` where the split is in several files.
-    """
-    name = split.replace("dev", "validation")
-    whole = f"{name}-00000-of-00001.parquet"
-    parts = sorted(path.name for path in folder.glob(f"{name}-00000-of-*.parquet"))
-    if parts and whole not in parts:
-        raise UserError(
-            f"{folder / parts[0]} is one of several files; join them as {whole}."
-        )
-    return whole
+def parquet_name(split: str) -> str:
+    """The file of a split in a data set of Hugging Face."""
+    return f"{split.replace('dev', 'validation')}-00000-of-00001.parquet"
 
 
 def open_source(path: str | None, form: str | None, kind: str) -> Source:
@@ -121,24 +111,24 @@ def open_source(path: str | None, form: str | None, kind: str) -> Source:
     Args:
       form: of standard input, or of a file whose name does not say it.
 
-    Raises `UserError` for a form that is not known, or not of this kind.
+    Raises `UserError` as `input_form` does.
     """
-    if path is None and form in (None, "parquet"):
-        forms = ", ".join(form for form in FORMS[kind] if form != "parquet")
-        raise UserError(f"give --input-format with standard input: {forms}.")
     found = input_form(path, form, kind)
     return Source(path or corpus.STANDARD_INPUT, found, _content(path, found))
 
 
 def input_form(path: str | None, form: str | None, kind: str) -> str:
-    """The form of a source, as its name says unless it is given; see `open_source`."""
-    found = form or form_of(path)
+    """The form of a source, as its name says unless it is given.
+
+    Raises `UserError` for a form that is not known, or not of this kind.
+    """
+    found = form or form_of(path or "")
     found = "txt" if found in _CONLL else found
-    if found not in FORMS[kind]:
+    forms = [x for x in FORMS[kind] if path or x != "parquet"]
+    if found not in forms:
         raise UserError(
             f"{path or 'standard input'} is {found or 'of no known format'}; this task "
-            f"reads {', '.join(FORMS[kind])}.\n--input-format says what a file is, "
-            "whatever its name."
+            f"reads {', '.join(forms)}.\n--input-format names the format."
         )
     return LINES if found == "txt" else found
 

@@ -437,9 +437,7 @@ def load_all(
         known = f"only on {', '.join(sorted(tasks))}" if tasks else "on no task"
         raise UserError(
             f"{model.origin} is not fine-tuned on {', '.join(missing)}, {known}.\n"
-            "With do_train false, init_checkpoint is the directory of a model that is "
-            "fine-tuned on all task_names; without it the run's own trials are "
-            "evaluated."
+            "With do_train false, init_checkpoint is a model with all task_names."
         )
     stored.assign_to(variables)
 

@@ -9,7 +9,6 @@ differs, another one is made; one whose files are not those, is made again.
 from __future__ import annotations
 
 import collections
-import errno
 import hashlib
 import json
 import os
@@ -201,7 +200,7 @@ def _build(directory, config, tasks, chosen, split, is_training, digest):
     manifest |= {"skipped": skipped, "remarks": remarks, "num_cut": num_cut}
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
-        # Of its own: jobs that start together may all make them.
+        # Its own folder: jobs that start together may all make the features.
         name = tempfile.mkdtemp(PARTIAL, f"{directory.name}.", directory.parent)
         partial = Path(name)
         for name, array in arrays.items():
@@ -213,9 +212,7 @@ def _build(directory, config, tasks, chosen, split, is_training, digest):
             shutil.rmtree(directory, ignore_errors=True)
         try:
             os.rename(partial, directory)
-        except OSError as error:  # Another job was faster, with the same content.
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
+        except OSError:  # Another job was faster, with the same content.
             shutil.rmtree(partial)
         sync_directory(directory.parent)
     except OSError as error:
@@ -251,8 +248,6 @@ def summary(store: FeatureStore, what: str, tasks: Sequence[Any]) -> Iterator[st
     if store.skipped:
         yield f"Left out of {what}: {len(store.skipped)} examples"
     yield from (f"  {line}" for line in store.skipped[:_SKIPPED])
-    if len(store.skipped) > _SKIPPED:
-        yield f"  and {len(store.skipped) - _SKIPPED} more"
 
 
 def summary_of_classes(task: Any, number: int, store: FeatureStore) -> Iterator[str]:
@@ -262,8 +257,8 @@ def summary_of_classes(task: Any, number: int, store: FeatureStore) -> Iterator[
       number: the task's, in the store.
     """
     counts = counts_of(task, number, store)
-    hashes_of_dev = map(task.known_hash, task.splits("dev"))
-    if task.config.scores_dev and task.known_hash("train") in hashes_of_dev:
+    dev = map(task.known_hash, task.splits("dev"))
+    if task.config.scores_dev and task.known_hash("train") in dev:
         yield f"Warning: {task.name}: the dev set is the training set."
     if task.head.kind == "tagging" and not counts:
         yield f"Warning: {task.name}: no span in the training set, all tags are O."
@@ -272,9 +267,9 @@ def summary_of_classes(task: Any, number: int, store: FeatureStore) -> Iterator[
     listed = [f"{name} {count:,}" for name, count in counts.most_common()]
     yield f"Classes of {task.name}: {_shortened(listed)}"
     if weights := task.head.class_weights:
-        pairs = list(zip(task.labels, weights, strict=True))[:_LISTED]
-        listed = ", ".join(f"{name} {weight:.4g}" for name, weight in pairs)
-        yield f"Class weights of {task.name}: {listed}"
+        pairs = zip(task.labels, weights, strict=True)
+        listed = [f"{name} {weight:.4g}" for name, weight in pairs]
+        yield f"Class weights of {task.name}: {_shortened(listed)}"
     rare = [f"{name!r} ({count})" for name, count in counts.items() if count <= _RARE]
     if rare:
         yield (
@@ -291,18 +286,18 @@ def _shortened(found: Sequence[str]) -> str:
 def counts_of(task: Any, number: int, store: FeatureStore) -> collections.Counter[str]:
     """Training examples of each class; of spans, how many begin."""
     kind, found = task.head.kind, collections.Counter()
-    if kind == "multilabel":
-        counts = np.asarray(store[feature_key(task, "label_flags")]).sum(axis=0)
-    elif kind == "classification":
-        labels = store[feature_key(task, "label_ids")]
-        labels = labels[np.asarray(store["task_id"]) == number]
-        counts = np.bincount(labels, minlength=len(task.labels))
-    elif kind == "tagging":
-        labels = store[feature_key(task, "labels")]
-        labels = labels[np.asarray(store[feature_key(task, "labels_mask")]) > 0]
-        counts = np.bincount(labels, minlength=len(task.labels))
-    else:
+    names = {"multilabel": "label_flags", "classification": "label_ids"}
+    name = (names | {"tagging": "labels"}).get(kind)
+    if not name:
         return found
+    values = np.asarray(store[feature_key(task, name)])
+    if kind == "multilabel":
+        counts = values.sum(axis=0)
+    else:
+        is_own = np.asarray(store["task_id"]) == number
+        if kind == "tagging":
+            is_own = np.asarray(store[feature_key(task, "labels_mask")]) > 0
+        counts = np.bincount(values[is_own], minlength=len(task.labels))
     for name, count in zip(task.labels, counts, strict=True):
         if kind != "tagging" or task.is_plain:
             found[name] = int(count)

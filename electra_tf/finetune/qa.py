@@ -104,15 +104,17 @@ def paragraph(
     """
     if not isinstance(entry, Mapping):
         refuse(where, f"{shown(entry)} is not an object with {_EXPECTED}")
-    keys = ", ".join(map(str, entry)) or "none"
     qas, context = _field(entry, "qas"), _field(entry, "context")
     if not isinstance(qas, list) and _field(entry, "question") is not None:
         qas = [entry]
+    problem = ""
     if not isinstance(qas, list) or not all(isinstance(x, Mapping) for x in qas):
-        refuse(where, f"no list of questions; keys: {keys}; expected: {_EXPECTED}")
-    if not isinstance(context, str):
-        what = f"the context is {shown(context)}, not a text; keys: {keys}"
-        refuse(where, f"{what}; expected: {_EXPECTED}")
+        problem = "no list of questions"
+    elif not isinstance(context, str):
+        problem = f"the context is {shown(context)}, not a text"
+    if problem:
+        keys = ", ".join(map(str, entry)) or "none"
+        refuse(where, f"{problem}; keys: {keys}; expected: {_EXPECTED}")
     found = []
     for one in qas:
         try:
@@ -169,13 +171,11 @@ def _answer(value: Any) -> Answer:
     if not isinstance(text, str | int | float):
         raise ValueError(f"{shown(value)} is not an answer: it has no text")
     start = _field(value, "answer_start")
-    if isinstance(start, str):  # pandas has 4.0 in columns with an empty cell
-        number = inputs.number_of(start.strip() or -1)
-        start = start if number is None else number
-    start = -1 if start is None else start  # An object has to say it.
-    if isinstance(start, bool) or not isinstance(start, int | float) or start % 1:
+    # An object has to have it; pandas has 4.0 in columns with an empty cell.
+    number = inputs.number_of("-1" if start is None else str(start).strip() or "-1")
+    if number is None or number % 1:
         raise ValueError(f"answer_start is {shown(start)}, not a number")
-    return Answer(str(text), int(start))
+    return Answer(str(text), int(number))
 
 
 def _spans(detected: Any) -> list[Answer] | None:
@@ -215,12 +215,11 @@ def _entries(source: Source) -> Iterator[tuple[str, Any]]:
         keys = ", ".join(map(str, content)) if isinstance(content, Mapping) else "none"
         raise UserError(
             f"{source.name} is not in the form it should be; its keys: {keys:.200}.\n"
-            'Expected: {"data": [...]} or a list, of objects with paragraphs (SQuAD) '
-            f"or with {_EXPECTED}."
+            f'Expected: {{"data": [...]}} or a list, of paragraphs or {_EXPECTED}.'
         )
     for count, entry in enumerate(entries):
-        title = entry.get("title", "?") if isinstance(entry, Mapping) else "?"
-        inner = entry.get("paragraphs") if isinstance(entry, Mapping) else None
+        get = entry.get if isinstance(entry, Mapping) else {}.get
+        title, inner = get("title", "?"), get("paragraphs")
         if isinstance(inner, list):
             for number, found in enumerate(inner):
                 yield f"{source.name}, {title!r}, paragraph {number}", found
@@ -343,7 +342,7 @@ class QATask(Task):
         folder = Path(self.config.raw_data_dir(self.name))
         names = [f"{split}.jsonl", f"{split}.jsonl.gz"]
         if not self.is_mrqa:
-            names = [f"{split}.json", inputs.parquet_name(folder, split)]
+            names = [f"{split}.json", inputs.parquet_name(split)]
         paths = [folder / name for name in names]
         return next((path for path in paths if path.is_file()), paths[0])
 

@@ -393,8 +393,7 @@ def check_is_free(folder: str) -> None:
     if others and not hparams_in(Path(folder)):
         raise UserError(
             f"{folder} is to be the folder of a trial, but holds {others[0]!r} and no "
-            f"{CONFIG} of a trial.\n"
-            'Set "model_dir" to another place, or move the folder away.'
+            f'{CONFIG} of a trial.\nSet "model_dir" to another place.'
         )
 
 

@@ -77,9 +77,8 @@ class Notation(NamedTuple):
         if scheme not in (*LETTERS, PLAIN) or not is_form or len(more) > 2:
             names = ", ".join([*LETTERS, *_ALIASES, "bare", PLAIN])
             raise UserError(
-                f"unknown scheme {name!r} of tags; known are {names}.\nBehind it "
-                f"may stand how a tag is written ({', '.join(FORMS)}) and the tag "
-                'outside of spans, as in "IOB2 PER_B 0".'
+                f"unknown scheme {name!r} of tags; known are {names}.\nThe form of a "
+                f'tag ({", ".join(FORMS)}) may follow, as in "IOB2 PER_B 0".'
             )
         return cls(scheme, *more)
 
@@ -150,10 +149,8 @@ def notation_of(
         if counts[outside] < max(counts.values()) and not given:
             names = ", ".join(sorted(classes)[:5])
             raise UserError(
-                f"tags without letters such as B- ({names}), which have two readings: "
-                '"scheme": "plain" takes a tag for each word, such as its part of '
-                'speech,\n"scheme": "bare" takes words of one class side by side for '
-                "a span"
+                f'tags without letters such as B- ({names}): "scheme": "plain" takes a '
+                'tag for each word,\n"scheme": "bare" neighbours of a class as a span'
             )
         return found._replace(scheme="IO", form=form)
     found = found._replace(form=form)
@@ -192,17 +189,17 @@ def _scheme_of(sentences: Iterable[Sequence[str]], letters: set[str]) -> str:
 def spans_in(tags: Sequence[str]) -> list[Span]:
     """Spans in tags of any scheme but plain."""
     spans: list[Span] = []
-    start, last = None, ("O", "")
+    start, letter, last = None, "O", ""
     for i, tag in enumerate([*tags, "O"]):
-        letter, _, name = tag.partition("-")
+        before, (letter, _, name) = letter, tag.partition("-")
         letter = _AS_BIOES.get(letter, letter)
-        goes_on = letter in ("I", "E") and last[0] in ("B", "I") and last[1] == name
+        goes_on = letter in ("I", "E") and before in ("B", "I") and last == name
         if start is not None and not goes_on:
-            spans.append((start, i - 1, last[1]))
+            spans.append((start, i - 1, last))
             start = None
         if letter != "O" and start is None:
             start = i
-        last = (letter, name)
+        last = name
     return spans
 
 

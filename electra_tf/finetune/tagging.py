@@ -238,8 +238,7 @@ class TaggingTask(Task):
         if classes and all(tag.lstrip("-").isdecimal() for tag in classes):
             raise UserError(
                 f"{self.path(split)}: tags are the numbers {', '.join(sorted(classes))}"
-                '.\n"tag_names" of the task lists their names in order, such as ["O", '
-                '"B-PER", "I-PER"]; "scheme": "plain" takes numbers as they are.'
+                '.\nList their names in "tag_names", or set "scheme": "plain".'
             )
         try:
             found = tag_schemes.notation_of(written, self._given)

@@ -144,20 +144,10 @@ class Task(ABC):
         return []
 
     def read(self, split: str) -> list[Any]:
-        """The `examples` of a split, which are read from its file once.
-
-        Raises `UserError` when the file is not the one that features or results
-        of this run are of.
-        """
+        """The `examples` of a split, which are read from its file once."""
         if split not in self._examples:
-            found = self.data_hash(split)
-            if self._hashes.get(split, found) != found:
-                raise UserError(
-                    f"{self.path(split)} has changed while this run works with it.\n"
-                    "Put back what it was, or start anew; what is trained is kept."
-                )
+            self.known_hash(split)
             self._examples[split] = self.examples(split)
-            self._hashes[split] = found
         return self._examples[split]
 
     def known_hash(self, split: str) -> str:
@@ -261,13 +251,11 @@ class Task(ABC):
     def required(self, split: str) -> Path:
         """The file of a split, which must be there."""
         path = self.path(split)
-        if path.is_file():
-            return path
-        problem = "is a directory, not a file" if path.is_dir() else "does not exist"
-        raise UserError(
-            f"{self.name} needs {path}, which {problem}.\nPut the data of the task "
-            f"into {path.parent}."
-        )
+        if not path.is_file():
+            raise UserError(
+                f"{self.name} needs {path}, which does not exist or is not a file."
+            )
+        return path
 
 
 def without_files(description: Any, files: Collection[str] = FILES) -> Any:

@@ -7,7 +7,6 @@ it was, and those that are finished are not made again.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import math
@@ -37,11 +36,7 @@ from electra_tf.interop.checkpoint import FINETUNE, CheckpointInfo
 from electra_tf.paths import shown
 from electra_tf.storage.checkpoints import Checkpoints, StoredTensors, as_text
 from electra_tf.storage.lock import Lock
-from electra_tf.storage.manifest import (
-    CheckpointManifest,
-    DamagedCheckpointError,
-    read_checkpoint_manifest,
-)
+from electra_tf.storage.manifest import CheckpointManifest
 from electra_tf.storage.remote import fetch, put_folder
 from electra_tf.storage.remote_run import RunFolder, remove_run
 from electra_tf.text.vocabulary import Vocabulary
@@ -331,12 +326,9 @@ class _Assessment:
         self._run, self._state, self._best = run, state, best
         self._evaluations = files.Evaluations(folder, state.step)
         if best:
-            best.clear_partial()
             # Those of a run that kept no best ones would be taken for the best.
-            for step in best.steps():
-                with contextlib.suppress(DamagedCheckpointError):
-                    stored = read_checkpoint_manifest(best.directory, step)
-                    _check_is_same(best, stored)
+            if stored := best.newest_intact():
+                _check_is_same(best, stored)
 
     def is_over(self) -> bool:
         """Whether nothing better has come for too long."""
@@ -370,16 +362,14 @@ class _Assessment:
         """Takes the best weights, if those are to stay."""
         if not self._best:
             return
-        step = self._evaluations.best()["step"]
-        try:
-            best = self._best.verify(step)
-        except DamagedCheckpointError as error:
+        step, saved = self._evaluations.best()["step"], self._best.newest_intact()
+        if not saved or saved.step != step:
             raise UserError(
-                f"{self._best.prefix(step)}, the best weights of the trial, cannot be "
-                f"read: {error}.\nPut them back, or {self._best.advice}.",
+                f"{self._best.prefix(step)}, the best weights of the trial, is missing."
+                f"\nPut it back, or {self._best.advice}.",
                 EXIT_DAMAGED,
-            ) from None
-        self._best.restore(best, self._state.weights())
+            )
+        self._best.restore(saved, self._state.weights())
         self._run.console.log(f"The weights of step {step} stay, the best.")
 
 
