@@ -40,7 +40,7 @@ CARD = "README.md"
 _HANDLE = re.compile(r"[\w.-]+/[\w.-]+")
 _LIBRARIES = {"kaggle": "kagglehub", "huggingface": "huggingface_hub"}
 _KAGGLE_LICENCES = {"apache-2.0": "Apache 2.0", "mit": "MIT", "cc-by-4.0": "CC BY 4.0"}
-_OF_NEW_EXPORTS = ("data_dir", "model_name", "init_checkpoint", "what", "license")
+_OF_UPLOADS = ("format", "output_dir", "handle", "publish", "private", "dry_run")
 
 
 def check(request: ExportRequest) -> None:
@@ -69,7 +69,13 @@ def check(request: ExportRequest) -> None:
     if not request.dry_run and importlib.util.find_spec(library) is None:
         raise UserError(f"publishing needs {library}: pip install {library}")
     if is_written(request):
-        if given := [name for name in _OF_NEW_EXPORTS if getattr(request, name)]:
+        default = ExportRequest(request.format, request.output_dir)
+        given = [
+            name
+            for name, value in request._asdict().items()
+            if name not in _OF_UPLOADS and value and value != getattr(default, name)
+        ]
+        if given:
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
             raise UserError(
                 f"{request.output_dir} is written already.\nTo upload it unchanged, "
