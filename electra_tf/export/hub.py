@@ -26,6 +26,7 @@ from electra_tf.errors import EXIT_CANNOT_WRITE, UserError, reason_of
 from electra_tf.export.formats import ExportRequest
 from electra_tf.inference import html_report
 from electra_tf.interop import huggingface
+from electra_tf.interop.cards import sections
 from electra_tf.paths import joined
 from electra_tf.pretrain import history
 from electra_tf.pretrain.metrics import ALL_METRICS, Metric
@@ -243,89 +244,6 @@ _HPARAMS = (
     "weight_decay_rate mask_prob gen_weight disc_weight precision seed"
 ).split()
 
-_LOAD = """\
-import tensorflow as tf
-import tensorflow_text  # its ops
-
-{kind} = tf.saved_model.load("{kind}")
-"""
-_USE = {
-    "encoder": """\
-preprocessor = tf.saved_model.load("preprocessor")
-outputs = encoder(preprocessor(tf.constant(["The chef ate the meal."])))
-outputs["sequence_output"]  # [texts, tokens, width]; also pooled_output, default,
-                            # encoder_outputs; training=True switches dropout on
-""",
-    "preprocessor": """\
-preprocessor(tf.constant(["one text", "another"]))
-tokens = [preprocessor.tokenize(tf.constant([t])) for t in ("premise", "hypothesis")]
-preprocessor.bert_pack_inputs(tokens, seq_length=64)
-""",
-    "detector": """\
-found = detector(tf.constant(["The chef ate the giraffe."]))
-found["tokens"], found["starts"], found["ends"], found["probabilities"]
-""",
-    "generator": """\
-found = generator(tf.constant(["The chef [MASK] the meal."]))
-found["tokens"], found["probabilities"]
-""",
-    "scorer": """\
-scorer(tf.constant(["The chef ate the meal."]))["score"]
-""",
-}
-# What a card says only of these.
-_LIMITS = {
-    "encoder": """\
-- `pooled_output` is the vector of [CLS], not a trained sentence embedding: fine-tune
-  it.
-""",
-    "detector": """\
-- A detector tells tokens that a small language model put in. It tests neither truth
-  nor whether a machine wrote a text.
-""",
-}
-_CARD = """\
----
-{front_matter}
----
-# {name}
-
-{overview}
-
-| SavedModel | what it does | greatest difference from the model |
-|---|---|---|
-{files}
-
-They load with tensorflow and tensorflow_text alone. The difference was measured on a
-fixed batch after the files were written; manifest.json holds it too. Invalid ids and
-masks raise `InvalidArgumentError`.
-
-{programs}
-
-## Data
-
-{data}
-
-## Training
-
-{training}
-
-## Evaluation
-
-{evaluation}
-
-## Licence
-
-{licence}, as chosen by who published the model. The licence of the training data is
-theirs to know.
-
-## Limits
-
-- It reads at most {positions} tokens at a time. It was trained on sequences {length}.
-- What it knows, it knows from its training data, with their language, age and bias. It
-  was not examined for harmful bias.
-{limits}"""
-
 
 class RunFacts(NamedTuple):
     """What is known of how a model came about."""
@@ -411,12 +329,14 @@ def model_card(
         f"| `{kind}` | {_DOES[kind]} | {differences[kind]:.1e} |"
         for kind in differences
     ]
+    texts = sections("hub")
     programs = [
-        f"```python\n{_LOAD.format(kind=kind)}{_USE[kind]}```" for kind in differences
+        texts["program"].substitute(kind=kind, use=texts[kind].template).rstrip()
+        for kind in differences
     ]
-    limits = [text for kind, text in _LIMITS.items() if kind in differences]
+    limits = [name for kind in differences if (name := f"limits of {kind}") in texts]
     length = facts.source.facts.get("trained_length")
-    return _CARD.format(
+    return texts["card"].substitute(
         front_matter=_front_matter(name, facts, licence),
         name=name,
         overview=_overview(facts),
@@ -428,7 +348,7 @@ def model_card(
         licence=licence,
         positions=facts.source.shape.max_position_embeddings,
         length=f"of {length}" if length else "whose length is not known",
-        limits="".join(limits),
+        limits="".join(texts[name].template for name in limits).rstrip(),
     )
 
 
