@@ -52,7 +52,9 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     packages=find_packages(include=["electra_tf", "electra_tf.*"]),
-    package_data={"electra_tf": ["py.typed", "text/unicode_14.txt"]},
+    package_data={
+        "electra_tf": ["py.typed", "text/unicode_14.txt", "interop/cards/*.md"]
+    },
     cmdclass={"build_py": BuildWithConfigs},
     entry_points={"console_scripts": ["electra-tf = electra_tf.commands:main"]},
     # tarfile.data_filter came with 3.11.4; TensorFlow 2.21 has no wheels for 3.14.

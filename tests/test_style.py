@@ -48,7 +48,7 @@ def test_every_source_names_the_licence():
 def test_no_function_is_converted_by_autograph():
     """It takes a second for each, and nothing here needs it."""
     for name, text in TEXTS.items():
-        if not name.startswith("electra_tf"):
+        if not (name.startswith("electra_tf") and name.endswith(".py")):
             continue
         assert "@tf.function\n" not in text, name
         for call in ast.walk(ast.parse(text)):

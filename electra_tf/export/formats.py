@@ -80,13 +80,17 @@ class ExportRequest(NamedTuple):
         path = self.model_dir or self.init_checkpoint
         return readers.find(path, print, self.allow_pytorch_bin)
 
-    def read_model(self, found: CheckpointInfo | None = None) -> StoredModel:
+    def read_model(
+        self, found: CheckpointInfo | None = None, slots: bool = False
+    ) -> StoredModel:
         """Its weights and what they mean.
 
         Args:
-          found: what `find_model` gave, if that was asked before.
+          found: the result of `find_model`, if it was called before.
+          slots: whether to read the optimizer's slots as well.
         """
-        return (found or self.find_model()).read(self.vocab_file, self.hparams)
+        found = found or self.find_model()
+        return found.read(self.vocab_file, self.hparams, slots=slots)
 
 
 def export(request: ExportRequest) -> str:

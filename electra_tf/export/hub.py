@@ -25,7 +25,7 @@ from electra_tf.config.pretraining import data_folder
 from electra_tf.errors import EXIT_CANNOT_WRITE, UserError, reason_of
 from electra_tf.export.formats import ExportRequest
 from electra_tf.inference import html_report
-from electra_tf.interop import huggingface
+from electra_tf.interop import cards, huggingface
 from electra_tf.paths import joined
 from electra_tf.pretrain import history
 from electra_tf.pretrain.metrics import ALL_METRICS, Metric
@@ -40,7 +40,7 @@ CARD = "README.md"
 _HANDLE = re.compile(r"[\w.-]+/[\w.-]+")
 _LIBRARIES = {"kaggle": "kagglehub", "huggingface": "huggingface_hub"}
 _KAGGLE_LICENCES = {"apache-2.0": "Apache 2.0", "mit": "MIT", "cc-by-4.0": "CC BY 4.0"}
-_OF_NEW_EXPORTS = ("data_dir", "model_name", "init_checkpoint", "what", "license")
+_OF_UPLOADS = ("format", "output_dir", "handle", "publish", "private", "dry_run")
 
 
 def check(request: ExportRequest) -> None:
@@ -69,7 +69,13 @@ def check(request: ExportRequest) -> None:
     if not request.dry_run and importlib.util.find_spec(library) is None:
         raise UserError(f"publishing needs {library}: pip install {library}")
     if is_written(request):
-        if given := [name for name in _OF_NEW_EXPORTS if getattr(request, name)]:
+        default = ExportRequest(request.format, request.output_dir)
+        given = [
+            name
+            for name, value in request._asdict().items()
+            if name not in _OF_UPLOADS and value and value != getattr(default, name)
+        ]
+        if given:
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
             raise UserError(
                 f"{request.output_dir} is written already.\nTo upload it unchanged, "
@@ -107,7 +113,7 @@ def export_hub(request: ExportRequest) -> str:
                 folder / kind, servable, source, kind
             )
         card = model_card(source.name, facts, request.license, differences)
-        (folder / CARD).write_text(card, encoding="utf-8")
+        cards.write(folder, card)
     return request.output_dir
 
 
@@ -225,100 +231,10 @@ def _to_huggingface(request, target: str, content: Path, files, notes: str) -> s
 REPOSITORY = "electra_tf"
 LICENCE = "apache-2.0"  # of weights, if none is chosen
 
-_DOES = {
-    "encoder": "A text encoder to build upon: vectors of tokens and of the text.",
-    "preprocessor": "Packs raw strings into the inputs of the encoder beside it.",
-    "detector": "Says for each token of a raw string how much it looks replaced.",
-    "generator": "Fills [MASK] in a raw string with the most likely tokens.",
-    "scorer": "Gives a raw string its pseudo-log-likelihood, in one pass.",
-}
 _HPARAMS = (
     "num_train_steps train_batch_size max_seq_length learning_rate num_warmup_steps "
     "weight_decay_rate mask_prob gen_weight disc_weight precision seed"
 ).split()
-
-_LOAD = """\
-import tensorflow as tf
-import tensorflow_text  # its ops
-
-{kind} = tf.saved_model.load("{kind}")
-"""
-_USE = {
-    "encoder": """\
-preprocessor = tf.saved_model.load("preprocessor")
-outputs = encoder(preprocessor(tf.constant(["The chef ate the meal."])))
-outputs["sequence_output"]  # [texts, tokens, width]; also pooled_output, default,
-                            # encoder_outputs; training=True switches dropout on
-""",
-    "preprocessor": """\
-preprocessor(tf.constant(["one text", "another"]))
-tokens = [preprocessor.tokenize(tf.constant([t])) for t in ("premise", "hypothesis")]
-preprocessor.bert_pack_inputs(tokens, seq_length=64)
-""",
-    "detector": """\
-found = detector(tf.constant(["The chef ate the giraffe."]))
-found["tokens"], found["starts"], found["ends"], found["probabilities"]
-""",
-    "generator": """\
-found = generator(tf.constant(["The chef [MASK] the meal."]))
-found["tokens"], found["probabilities"]
-""",
-    "scorer": """\
-scorer(tf.constant(["The chef ate the meal."]))["score"]
-""",
-}
-# What a card says only of these.
-_LIMITS = {
-    "encoder": """\
-- `pooled_output` is the vector of [CLS], not a trained sentence embedding: fine-tune
-  it.
-""",
-    "detector": """\
-- A detector tells tokens that a small language model put in. It tests neither truth
-  nor whether a machine wrote a text.
-""",
-}
-_CARD = """\
----
-{front_matter}
----
-# {name}
-
-{overview}
-
-| SavedModel | what it does | greatest difference from the model |
-|---|---|---|
-{files}
-
-They load with tensorflow and tensorflow_text alone. The difference was measured on a
-fixed batch after the files were written; manifest.json holds it too. Invalid ids and
-masks raise `InvalidArgumentError`.
-
-{programs}
-
-## Data
-
-{data}
-
-## Training
-
-{training}
-
-## Evaluation
-
-{evaluation}
-
-## Licence
-
-{licence}, as chosen by who published the model. The licence of the training data is
-theirs to know.
-
-## Limits
-
-- It reads at most {positions} tokens at a time. It was trained on sequences {length}.
-- What it knows, it knows from its training data, with their language, age and bias. It
-  was not examined for harmful bias.
-{limits}"""
 
 
 class RunFacts(NamedTuple):
@@ -400,29 +316,35 @@ def model_card(
       licence: of the weights; None: LICENCE.
       differences: of each SavedModel beside it from the model it was exported from.
     """
-    licence = licence or LICENCE
-    rows = [
-        f"| `{kind}` | {_DOES[kind]} | {differences[kind]:.1e} |"
-        for kind in differences
-    ]
-    programs = [
-        f"```python\n{_LOAD.format(kind=kind)}{_USE[kind]}```" for kind in differences
-    ]
-    limits = [text for kind, text in _LIMITS.items() if kind in differences]
-    length = facts.source.facts.get("trained_length")
-    return _CARD.format(
+    model, licence = facts.source.pretrainer, licence or LICENCE
+    shape, length = facts.source.shape, facts.source.facts.get("trained_length")
+
+    def parts(part: str) -> list[str]:
+        return [cards.fill("hub", f"{kind}: {part}") for kind in differences]
+
+    rows = zip(parts("row"), differences.values(), strict=True)
+    return cards.fill(
+        "hub",
+        "card",
         front_matter=_front_matter(name, facts, licence),
         name=name,
-        overview=_overview(facts),
-        files="\n".join(rows),
-        programs="\n".join(programs),
+        description=model.objective.description,
+        origin=_origin(facts),
+        layers=shape.num_hidden_layers,
+        width=shape.hidden_size,
+        heads=shape.num_attention_heads,
+        embedding_size=model.settings.embedding_size,
+        vocab_size=f"{shape.vocab_size:,}",
+        tokenizer=facts.source.tokenizer_config,
+        files="\n".join(f"{row} {difference:.1e} |" for row, difference in rows),
+        programs="\n".join(parts("program")),
         data="\n\n".join(_data(facts)),
         training=_training(facts),
         evaluation=_evaluation(facts),
         licence=licence,
-        positions=facts.source.shape.max_position_embeddings,
+        positions=shape.max_position_embeddings,
         length=f"of {length}" if length else "whose length is not known",
-        limits="".join(limits),
+        limits="\n".join(filter(None, parts("limits"))),
     )
 
 
@@ -452,20 +374,12 @@ def _front_matter(name: str, facts: RunFacts, licence: str) -> str:
     return data.to_yaml()
 
 
-def _overview(facts: RunFacts) -> str:
-    model, tokenizer = facts.source.pretrainer, facts.source.tokenizer_config
-    shape, made = facts.source.shape, f"Exported with {REPOSITORY}"
+def _origin(facts: RunFacts) -> str:
+    origin = f"Exported with {REPOSITORY}"
     if facts.hparams is not None:
-        made = f"Pre-trained for {facts.step:,} steps with {REPOSITORY}"
-    if start := facts.initial_weights:
-        made += f", from the weights of {start}"
-    return (
-        f"{model.objective.description}. {made}. "
-        f"{shape.num_hidden_layers} layers, {shape.hidden_size} wide, "
-        f"{shape.num_attention_heads} heads, embeddings of "
-        f"{model.settings.embedding_size}; {shape.vocab_size:,} wordpieces, "
-        f"{tokenizer}."
-    )
+        origin = f"Pre-trained for {facts.step:,} steps with {REPOSITORY}"
+    start = facts.initial_weights
+    return origin + (f", from the weights of {start}" if start else "")
 
 
 def _data(facts: RunFacts) -> Iterator[str]:
@@ -476,11 +390,16 @@ def _data(facts: RunFacts) -> Iterator[str]:
             continue
         names = corpus["names"]
         shown = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
-        yield (
-            f"- {corpus['files']} files, {corpus['bytes'] / 1e6:,.1f} MB: {shown}\n"
-            f"- {corpus['tokens_kept']:,} tokens in {corpus['examples']:,} examples "
-            f"of up to {manifest['max_seq_length']} tokens\n"
-            f"- sha256 of the corpus: {corpus['sha256']}"
+        yield cards.fill(
+            "hub",
+            "corpus",
+            files=corpus["files"],
+            megabytes=f"{corpus['bytes'] / 1e6:,.1f}",
+            names=shown,
+            tokens=f"{corpus['tokens_kept']:,}",
+            examples=f"{corpus['examples']:,}",
+            max_seq_length=manifest["max_seq_length"],
+            sha256=corpus["sha256"],
         )
     if start := facts.initial_weights:
         yield f"What {start} was trained on before is not listed here."

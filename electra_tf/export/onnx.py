@@ -26,7 +26,7 @@ from electra_tf.export.formats import ExportRequest
 from electra_tf.export.signatures import NAMES, Check
 from electra_tf.finetune.model import IMPOSSIBLE_POSITION
 from electra_tf.inference import finetuned
-from electra_tf.interop import networks, readers, verification
+from electra_tf.interop import cards, networks, readers, verification
 from electra_tf.interop.checkpoint import (
     DISCRIMINATOR_HEAD,
     GENERATOR_HEAD,
@@ -43,32 +43,6 @@ POSITIONS = "masked_lm_positions"
 OPSET = 20  # the first with Gelu
 # Type of the weights -> allowed difference, relative beyond 1; None: only measured.
 TOLERANCE = {"float32": 1e-4, "int8": None}
-_CARD = """\
-# {name}: {what} as ONNX
-
-{what}.onnx takes the ids of packed texts, of any number and length up to {length}:
-
-```python
-import numpy as np
-import onnxruntime
-
-session = onnxruntime.InferenceSession("{what}.onnx")
-ids = np.array([{ids}], np.int32)  # [CLS] text [SEP], by vocab.txt
-batch = {{"input_word_ids": ids, "input_mask": ids * 0 + 1, "input_type_ids": ids * 0}}
-{more}names = [output.name for output in session.get_outputs()]
-found = dict(zip(names, session.run(None, batch)))
-print(found)
-```
-{meaning}
-`manifest.json` holds the checksums and how far the outputs are from the model's.
-"""
-_LABELS = """
-The last axis of `logits` and `probabilities` is the labels, in the order of `labels` in
-`manifest.json`.
-"""
-_SETTINGS = """
-`task` in `manifest.json` says how windows on a text are cut and which answers count.
-"""
 
 
 class Graph:
@@ -302,8 +276,7 @@ def export_onnx(request: ExportRequest) -> str:
             results += measure(path, part.check, request.precision)
         vocab = write_tokens(folder / "vocab.txt", stored.vocab.tokens)
         write_settings(vocab, stored.tokenizer_config)
-        card = _card(stored, parts, facts)
-        (folder / "README.md").write_text(card, encoding="utf-8")
+        cards.write(folder, _card(stored, parts, facts))
         what = request.what or "all"
         verification.write_manifest(folder, stored, "onnx", what, results, facts)
     verification.show(results, print)
@@ -317,13 +290,16 @@ def _card(
     more = f'batch["{POSITIONS}"] = ids[:, :1] * 0\n' if what == "generator" else ""
     is_qa = "has_impossible" in facts.get("task", {})
     cls, sep = stored.vocab.cls_id, stored.vocab.sep_id
-    return _CARD.format(
+    meaning = "labels" if facts.get("labels") else "settings" if is_qa else None
+    return cards.fill(
+        "onnx",
+        "card",
         name=stored.name,
         what=what,
         length=part.shape.max_position_embeddings,
         ids=f"[{cls}] + [{sep}] * {part.least_length - 1}",
         more=more,
-        meaning=_LABELS if facts.get("labels") else _SETTINGS if is_qa else "",
+        meaning=cards.fill("onnx", meaning) if meaning else "",
     )
 
 

@@ -43,7 +43,7 @@ _SHARP = 2.0**20
 def export_tf1(request: ExportRequest) -> Path:
     """An original checkpoint."""
     what = request.what or "all"
-    return tf1.write_tf1(request.read_model(), what, request.output_dir)
+    return tf1.write_tf1(request.read_model(slots=True), what, request.output_dir)
 
 
 def export_keras_hub(request: ExportRequest) -> Path:

@@ -276,7 +276,7 @@ def load(path: str | os.PathLike) -> PretrainedModel:
     path = os.path.abspath(local_of(os.fspath(path)))
     startup.import_tensorflow()
     log = silent if found.run else functools.partial(print, file=sys.stderr)
-    stored = found.read(log=log, slots=False, strict=False)
+    stored = found.read(log=log, strict=False)
     if any(name.startswith(HEADS) for name in stored.tensors):
         network = empty_pretrainer(stored.config, stored.vocab)
     else:

@@ -357,7 +357,7 @@ class CheckpointInfo:
         vocab_file: str | None = None,
         hparams: Mapping[str, Any] | None = None,
         log: Callable[[str], None] = print,
-        slots: bool = True,
+        slots: bool = False,
         strict: bool = True,
     ) -> StoredModel:
         """The whole model: complete, and as its files, its weights and the user say.
@@ -365,7 +365,7 @@ class CheckpointInfo:
         Args:
           vocab_file: the vocabulary; None: the one beside the weights.
           hparams: what the files do not say; must agree with them.
-          slots: whether those of the optimizer are wanted, twice as large.
+          slots: whether to read the optimizer's, twice as large, as well.
           strict: whether a library that computes something else is an error.
 
         Raises `UserError`: 2 when something does not fit, 65 when weights are missing,

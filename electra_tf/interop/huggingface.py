@@ -5,7 +5,8 @@ config.json, model.safetensors, the tokenizer's files and a model card; one dire
 for each network. Needs the package safetensors; transformers and torch only add their
 own reading of what was written. Weights are one safetensors file or several with an
 index; PyTorch's pickles only on request, and then by the reader that takes nothing but
-tensors from them. Above 600 lines: the text of the model card is here, too.
+tensors from them. Above 600 lines: both directions share the tables of what can be
+stated there.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from electra_tf.config.hparams import check
 from electra_tf.config.model import ModelConfig
 from electra_tf.console import silent
 from electra_tf.errors import EXIT_DAMAGED, UserError, reason_of
-from electra_tf.interop import networks, verification
+from electra_tf.interop import cards, networks, verification
 from electra_tf.interop.checkpoint import (
     CheckpointInfo,
     Opened,
@@ -248,8 +249,7 @@ def _write_network(
     limit = stored.trained_length or network.shape.max_position_embeddings
     write_tokenizer(folder, stored.vocab, stored.tokenizer_config, limit)
     architecture = ARCHITECTURES[network.head()]
-    card = model_card(network, stored, architecture)
-    (folder / "README.md").write_text(card, encoding="utf-8")
+    cards.write(folder, model_card(network, stored, architecture))
     again = read_network(folder)
     batch, ours, results = verification.reread(network, again, stored.vocab.pad_id)
     if not _peer_installed():
@@ -672,139 +672,45 @@ def _json_of(path: Path) -> dict[str, Any]:
 
 # The model card.
 
-_ONE, _TWO = '"The chef ate the meal."', '"Who ate it?"'
-_PIPELINE = """\
-from transformers import pipeline
-
-run = pipeline("{task}", model=".")  # this directory
-"""
-_CLASS = """\
-import torch
-from transformers import AutoTokenizer, {architecture}
-
-tokenizer = AutoTokenizer.from_pretrained(".")  # this directory
-model = {architecture}.from_pretrained(".")
-inputs = tokenizer({texts}, return_tensors="pt")
-with torch.no_grad():
-    output = model(**inputs)
-"""
-# Of each architecture what it does, its task as the Hub names it, and its use.
-_USES = {
-    "ElectraForPreTraining": (
-        "tells for each token of a text whether it was replaced",
-        None,
-        f"""{_CLASS}\
-replaced = torch.sigmoid(output.logits)  # of each token, [CLS] and [SEP] among them
-tokens = tokenizer.tokenize({{texts}})
-print(list(zip(tokens, replaced[0, 1:-1].tolist())))
-""",
-    ),
-    "ElectraForMaskedLM": (
-        "proposes tokens for [MASK]",
-        "fill-mask",
-        f"""{_PIPELINE}\
-print(run("The chef [MASK] the meal."))
-""",
-    ),
-    "ElectraForTokenClassification": (
-        "labels the tokens of a text",
-        "token-classification",
-        f"""{_PIPELINE}\
-tokens = run({{texts}})
-# A word has the label of its first token.
-print([token for token in tokens if not token["word"].startswith("##")])
-""",
-    ),
-    "ElectraForSequenceClassification": (
-        "classifies a text, or gives it a number",
-        "text-classification",
-        f"""{_PIPELINE}\
-print(run({{inputs}}, truncation=True{{options}}))
-""",
-    ),
-    "ElectraForQuestionAnswering": (
-        "finds where a text answers a question",
-        "question-answering",  # not a pipeline of transformers 5
-        f"""{_CLASS}\
-in_text = torch.tensor([part == 1 for part in inputs.sequence_ids()])
-scores = output.start_logits[0, :, None] + output.end_logits[0]
-scores[~(in_text[:, None] & in_text).triu()] = -torch.inf
-start, end = divmod(int(scores.argmax()), len(scores))
-print(tokenizer.decode(inputs["input_ids"][0, start : end + 1]))
-""",
-    ),
-    "ElectraModel": (
-        "encodes a text, for fine-tuning",
-        None,
-        f"""{_CLASS}\
-print(output.last_hidden_state.shape)  # texts, tokens, width
-""",
-    ),
+# Tasks as the Hub names them; the first is not a pipeline of transformers 5.
+_TASKS = {
+    "ElectraForQuestionAnswering": "question-answering",
+    "ElectraForMaskedLM": "fill-mask",
+    "ElectraForTokenClassification": "token-classification",
+    "ElectraForSequenceClassification": "text-classification",
 }
-_CARD = """\
----
-{front_matter}
----
-# {name}: {architecture}
-
-This network {does}. It was exported from electra_tf{steps}.
-
-```python
-{program}```
-
-| | |
-|---|---|
-| layers, width, heads | {sizes} |
-| width of embeddings | {embedding_size} |
-| positions | {shape.max_position_embeddings} |
-| trained on sequences of | {length} |
-| vocabulary | {shape.vocab_size} tokens, {tokenizer} |
-
-`manifest.json` holds the checksums of the files and by how much their outputs differ
-from the source's.
-{electric}
-ELECTRA: Clark, Luong, Le, Manning, 2020, https://openreview.net/forum?id=r1xMH1BtvB
-"""
-_ELECTRIC = """
-The discriminator was trained by noise-contrastive estimation (Electric): its logit is
-that of the model alone, and its sigmoid is not the probability of a replacement. The
-log odds of one are the logit + log q of the token by its generator, which this
-directory does not contain, + log(k / (1 - k)), k being the share of tokens masked in
-training.
-"""
+_ONE, _TWO = '"The chef ate the meal."', '"Who ate it?"'
 
 
 def model_card(network: Network, stored: StoredModel, architecture: str) -> str:
     """The README.md of a Hugging Face directory."""
     from huggingface_hub import ModelCardData  # reads the environment, and is slow
 
-    shape, length = network.shape, stored.trained_length
-    does, task, program = _USES[architecture]
+    shape, length, task = network.shape, stored.trained_length, _TASKS.get(architecture)
     tags = ["electra", "electra-tf"]
     data = ModelCardData(library_name="transformers", pipeline_tag=task, tags=tags)
-    pair = f'{{"text": {_ONE}, "text_pair": {_TWO}}}'
+    steps = f" after {stored.step:,} steps" if stored.step else ""
     is_qa = architecture == "ElectraForQuestionAnswering"
     all_labels = network.problem_type == "multi_label_classification"
-    program = program.format(
-        architecture=architecture,
-        task=task,
+    pair = f'{{"text": {_ONE}, "text_pair": {_TWO}}}'
+    use = cards.fill(
+        FORMAT,
+        architecture,
+        origin=f"It was exported from electra_tf{steps}.",
         texts=f"{_TWO}, {_ONE}" if is_qa else _ONE,
         inputs=pair if network.num_texts == 2 else _ONE,
         # Without it the pipeline shows the likeliest alone.
         options=", top_k=None" if all_labels else "",
     )
-    return _CARD.format(
-        front_matter=data.to_yaml(),
-        name=stored.name,
-        architecture=architecture,
-        does=does,
-        steps=f" after {stored.step:,} steps" if stored.step else "",
-        program=program,
-        sizes=f"{shape.num_hidden_layers}, {shape.hidden_size}, "
-        f"{shape.num_attention_heads}",
-        shape=shape,
-        embedding_size=network.embedding_size,
-        length=f"{length} tokens" if length else "not known",
-        tokenizer=stored.tokenizer_config,
-        electric=_ELECTRIC if stored.config.objective == "electric" else "",
-    )
+    is_electric = stored.config.objective == "electric"
+    facts = dataclasses.asdict(shape) | {
+        "front_matter": data.to_yaml(),
+        "name": stored.name,
+        "architecture": architecture,
+        "use": use,
+        "embedding_size": network.embedding_size,
+        "length": f"{length} tokens" if length else "not known",
+        "tokenizer": stored.tokenizer_config,
+        "electric": cards.fill(FORMAT, "electric") if is_electric else "",
+    }
+    return cards.fill(FORMAT, "card", **facts)

@@ -22,7 +22,7 @@ import numpy as np
 from electra_tf.config.hparams import check
 from electra_tf.config.model import ModelConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError, reason_of
-from electra_tf.interop import networks, verification
+from electra_tf.interop import cards, networks, verification
 from electra_tf.interop.checkpoint import CheckpointInfo, Opened, StoredModel
 from electra_tf.interop.networks import Network
 from electra_tf.storage.checkpoints import of_arrays
@@ -32,33 +32,6 @@ from electra_tf.text.vocabulary import TokenizerConfig
 FORMAT = "keras_hub"
 CONFIG, WEIGHTS = "config.json", "model.weights.h5"
 TOKENIZER = "tokenizer.json"
-_CARD = """\
-# {name}: a preset of KerasHub
-
-The encoder of {name}, {layers} layers, {width} wide; texts are {tokenizer}.
-
-```python
-import keras_hub
-import numpy as np
-
-backbone = keras_hub.models.ElectraBackbone.from_preset(".")  # this directory
-tokenizer = keras_hub.models.Tokenizer.from_preset(".")
-pack = keras_hub.layers.StartEndPacker(
-    {length},
-    start_value=tokenizer.cls_token_id,
-    end_value=tokenizer.sep_token_id,
-    pad_value=tokenizer.pad_token_id,
-)
-ids = np.array(pack(tokenizer(["The chef ate the meal."])))
-mask = ids != tokenizer.pad_token_id
-inputs = {{"token_ids": ids, "segment_ids": mask * 0, "padding_mask": mask}}
-print(backbone(inputs)["sequence_output"].shape)  # texts, tokens, width
-```
-
-`pooled_output` is tanh of the state at [CLS]; ELECTRA trains no pooler. KerasHub's GELU
-and its treatment of some characters are its own: `manifest.json` says how far its
-outputs are from the source's, and holds the checksums of the files.
-"""
 VOCABULARY = Path("assets", "tokenizer", "vocabulary.txt")
 CLASS = "ElectraBackbone"
 _POOLER = "pooled_dense/"
@@ -169,14 +142,16 @@ def _write_encoder(
         lowercase=config.do_lower_case,
         strip_accents=config.do_lower_case and config.strip_accents,
     ).save_to_preset(str(folder))
-    card = _CARD.format(
+    card = cards.fill(
+        FORMAT,
+        "card",
         name=stored.name,
         layers=network.shape.num_hidden_layers,
         width=width,
         length=stored.trained_length or network.shape.max_position_embeddings,
         tokenizer=config,
     )
-    (folder / "README.md").write_text(card, encoding="utf-8")
+    cards.write(folder, card)
     tokenizer = keras_hub.models.Tokenizer.from_preset(str(folder))
     words = verification.words_tokenized_otherwise(
         stored, lambda texts: [np.asarray(ids).tolist() for ids in tokenizer(texts)]

@@ -89,6 +89,7 @@ def read(
     hparams: Mapping[str, Any] | None = None,
     log: Callable[[str], None] = print,
     allow_pytorch_bin: bool = False,
+    slots: bool = False,
 ) -> StoredModel:
     """Reads a model from a checkpoint prefix or a directory, whatever its format.
 
@@ -96,12 +97,12 @@ def read(
       path: an original or own checkpoint prefix; a run's directory; a directory of an
         original checkpoint, of Hugging Face or of KerasHub, or one that holds such
         directories as `discriminator` and `generator`.
-      vocab_file, hparams: see `CheckpointInfo.read`.
+      vocab_file, hparams, slots: see `CheckpointInfo.read`.
       allow_pytorch_bin: see `find`.
 
     Raises `UserError`: 2 for a path without such a model, 65 for a damaged one.
     """
-    return find(path, log, allow_pytorch_bin).read(vocab_file, hparams, log)
+    return find(path, log, allow_pytorch_bin).read(vocab_file, hparams, log, slots)
 
 
 def check(path: str, allow_pytorch_bin: bool = False) -> None:

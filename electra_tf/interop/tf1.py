@@ -208,7 +208,7 @@ def write_tf1(
         hparams["do_lower_case"] = stored.tokenizer_config.do_lower_case
         text = json.dumps(checkpoint.hparams_of_fields(hparams.items()), indent=2)
         (folder / HPARAMS).write_text(f"{text}\n", encoding="utf-8")
-        again = info(str(prefix)).read(log=silent)
+        again = info(str(prefix)).read(log=silent, slots=True)
         results = verification.identical(stored, again)
         needed, cannot = _hparams_for_original(stored), _not_in_original(stored)
         facts = {"original": {"model_hparam_overrides": needed, "cannot": cannot}}

@@ -19,6 +19,7 @@ from electra_tf.storage import manifest
 from electra_tf.storage.atomic_folder import atomic_folder, require_room
 
 TOLERANCE = 1e-5
+_FINITE = float(np.finfo(np.float32).max)
 _TRAINED_LENGTH = "trained_length"  # in manifests
 _ROUNDINGS = 5  # by how many of its own errors a library in float32 may differ
 _PACKAGES = (
@@ -144,12 +145,16 @@ def compare(
 
 
 def require(results: Iterable[Result]) -> None:
-    """Raises `UserError` (65) for the first result beyond its tolerance."""
+    """Raises `UserError` (65) for the first result beyond its tolerance.
+
+    What is only measured must be a number: NaN in an output is an infinite difference.
+    """
     for r in results:
-        if r.tolerance is not None and not r.difference <= r.tolerance:
+        limit = _FINITE if r.tolerance is None else r.tolerance
+        if not r.difference <= limit:
             raise UserError(
                 f"{r.quantity} differs by {r.difference:.3g} as read by {r.read_by}; "
-                f"{r.tolerance:.3g} is allowed.\nNothing was written. Is that library "
+                f"{limit:.3g} is allowed.\nNothing was written. Is that library "
                 "of another version, or the model of another kind?",
                 EXIT_DAMAGED,
             )

@@ -218,12 +218,14 @@ def test_failed_upload_leaves_the_directory(run, directory):
 
 def test_wrong_requests_are_refused(run, directory, tmp_path, monkeypatch):
     new = request_of(tmp_path / "out", run, handle="me/tiny", publish="kaggle")
+    written = request_of(directory, **HF)
     monkeypatch.setitem(sys.modules, "kagglehub", None)
     for request, words in (
         (request_of(directory, run), "in use"),
-        (request_of(directory, **HF)._replace(handle="tiny"), "owner/model"),
+        (written._replace(handle="tiny"), "owner/model"),
         (request_of(directory, run, **HF), "leave --data-dir, --model-name out"),
-        (request_of(directory, **HF)._replace(license="mit"), "leave --license out"),
+        (written._replace(license="mit"), "leave --license out"),
+        (written._replace(vocab_file="v", hparams={"a": 1}), "--vocab-file, --hparams"),
         (new._replace(private=True), "on Kaggle a new model is private"),
         (new, "pip install kagglehub"),
         (new._replace(format="saved_model", handle=None), "Kaggle takes hub"),

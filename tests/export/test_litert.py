@@ -63,6 +63,9 @@ def test_file_that_differs_is_not_written(data, tmp_path, monkeypatch):
     request = ExportRequest("litert", str(tmp_path / "out"), str(data), "tiny")
     with pytest.raises(UserError, match="differs by 0.2"):
         formats.export(request)
+    wrong = wrong._replace(difference=float("inf"), tolerance=None)  # int8 gave NaN
+    with pytest.raises(UserError, match="differs by inf"):
+        formats.export(request)
     with pytest.raises(UserError, match="encoder, detector"):
         formats.export(request._replace(what="scorer"))
     with pytest.raises(UserError, match="int8 does not go with --format tf1"):

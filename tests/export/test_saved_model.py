@@ -301,5 +301,6 @@ def test_differences_are_relative_to_the_greatest_value(values, fails):
 
     expected = {"logits": np.array(values, np.float32)}
     check = Check("ids", {"x": np.zeros(1)}, expected)
-    (gap,) = saved_model._differences(Loaded, [check]).values()
+    exact = check._replace(expected={"logits": np.add(expected["logits"], [0.0, 2e-5])})
+    (gap,) = saved_model._differences(Loaded, [check, exact]).values()
     assert (gap > saved_model.TOLERANCE["float32"]) == fails

@@ -44,7 +44,7 @@ def prefix_of(run: str, checkpoint: str = "init.ckpt") -> str:
 def golden(run: str, checkpoint: str = "init.ckpt") -> StoredModel:
     """A recorded model, read from the original's checkpoint; do not change it."""
     hparams = {"model_hparam_overrides": heads_of(run), "do_lower_case": True}
-    return read(prefix_of(run, checkpoint), VOCAB, hparams)[0]
+    return read(prefix_of(run, checkpoint), VOCAB, hparams, slots=True)[0]
 
 
 def read(path, vocab_file=None, hparams=None, **options) -> tuple[StoredModel, str]:

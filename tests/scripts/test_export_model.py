@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """export_model.py as its users run it: conversions into formats of other libraries."""
 
+import functools
 import json
 
 import numpy as np
@@ -18,7 +19,8 @@ def export(*flags, code=0, **kwargs):
 
 def check_same(run, exported):
     """Returns the sources after comparing tensors and settings."""
-    original, again = (readers.read(path, log=str) for path in (run, exported))
+    read = functools.partial(readers.read, log=str, slots=True)
+    original, again = read(run), read(exported)
     for name, array in original.tensors.items():
         np.testing.assert_array_equal(again.tensors[name], array)
     assert again.config.model_config() == original.config.model_config()
