@@ -50,7 +50,6 @@ def make_dataset(
     seed: int,
     start_step: int = 0,
     num_replicas: int = 1,
-    replica_slice: tuple[int, int] = (0, 1),
     length_buckets: tuple[int, ...] = (),
     by_length: bool = False,
 ) -> tf.data.Dataset:
@@ -58,7 +57,6 @@ def make_dataset(
 
     Args:
       batch_size: of all replicas together.
-      replica_slice: (this input pipeline, number of them).
       length_buckets: a batch is cut to the first of these that its examples fit in.
       by_length: whether a batch has its shortest examples first.
     """
@@ -77,10 +75,6 @@ def make_dataset(
             name: tf.ensure_shape(array, [batch_size, *loader.shape(name)])
             for name, array in zip(names, arrays, strict=True)
         }
-        if num_replicas > 1:  # the parts of this input pipeline's replicas
-            each = batch_size // replica_slice[1]
-            own = slice(replica_slice[0] * each, (replica_slice[0] + 1) * each)
-            found = {name: array[own] for name, array in found.items()}
         return found
 
     dataset = tf.data.Dataset.range(start_step, _ENDLESS)

@@ -50,16 +50,13 @@ class ClassificationScorer(Scorer):
     F1 is that of the second of two classes; of more classes, the mean over them.
 
     Args:
-      metric: the main one.
+      metrics: the main one first.
       labels: the names of the classes.
-      more: other metrics.
     """
 
-    def __init__(
-        self, metric: str, labels: Sequence[str] = (), more: Sequence[str] = ()
-    ):
+    def __init__(self, *metrics: str, labels: Sequence[str] = ()):
         super().__init__()
-        self.metrics, self.labels = (metric, *more), labels
+        self.metrics, self.labels = metrics, labels
 
     def get_results(self) -> list[tuple[str, float]]:
         """The metrics and the mean loss."""
@@ -100,17 +97,16 @@ class RegressionScorer(Scorer):
         """pearson, spearman, mse, loss."""
         from scipy import stats
 
-        names = ("targets", "predictions", "loss")
-        targets, predictions, losses = map(self.values, names)
+        targets, predictions = self.values("targets"), self.values("predictions")
         is_defined = len(self.rows) > 1 and np.ptp(targets) > 0
         pearson = spearman = 0.0 if is_defined else math.nan
         if is_defined and not self.is_degenerate:
             pearson = stats.pearsonr(targets, predictions)[0]
             spearman = stats.spearmanr(targets, predictions)[0]
         mse = np.mean(np.square(targets - predictions))
-        found = (100.0 * float(pearson), 100.0 * float(spearman), mse, np.mean(losses))
-        names = ("pearson", "spearman", "mse", "loss")
-        return list(zip(names, map(float, found), strict=True))
+        found = {"pearson": 100.0 * pearson, "spearman": 100.0 * spearman}
+        found |= {"mse": mse, "loss": np.mean(self.values("loss"))}
+        return [(name, float(value)) for name, value in found.items()]
 
     @property
     def is_degenerate(self) -> bool:
@@ -127,7 +123,7 @@ class TextTask(Task):
     Labels and the scale that nothing else gives are those of the training file.
     """
 
-    more_metrics: Sequence[str] = ()
+    metrics: Sequence[str] = ("accuracy",)  # of classes, the main one first
     usual_columns: Sequence[Columns] = ()
     identity: Columns = ("id", "index")  # the user's own, in a table
     fewest_labels = 2
@@ -135,13 +131,12 @@ class TextTask(Task):
 
     def __init__(self, name, config, tokenizer):
         super().__init__(name, config, tokenizer)
-        self.metric, self._has_classes = "accuracy", True
+        self._has_classes = True
         if self.description:
             self.num_texts = 2 if self.description.get("text_b") else 1
             self.identity = (self.description.get("id", "id"),)
             metrics = self.description.get("metric", "accuracy")
-            metrics = [metrics] if isinstance(metrics, str) else metrics
-            self.metric, *self.more_metrics = metrics
+            self.metrics = [metrics] if isinstance(metrics, str) else metrics
             self._has_classes = self.description["type"] != "regression"
             given, (low, high) = self.description.get, self.limits
             self.limits = given("lowest", low), given("highest", high)
@@ -189,7 +184,7 @@ class TextTask(Task):
     @property
     def main_metric(self) -> str:
         """The task's metric; of numbers Pearson's correlation."""
-        return self.metric if self.labels else "pearson"
+        return self.metrics[0] if self.labels else "pearson"
 
     @property
     def head(self) -> HeadSpec:
@@ -232,8 +227,8 @@ class TextTask(Task):
         counts, total = collections.Counter(named), len(examples)
         if missing := next((label for label in labels if not counts[label]), None):
             raise UserError(
-                f"task {self.name}: class_weights is 'balanced', but there is no "
-                f"training example of {missing}.\nGive the weights as numbers."
+                f"task {self.name}: class_weights is 'balanced', and there is no "
+                f"training example of {missing}."
             )
         if isinstance(examples[0].label, str):
             return [total / (len(labels) * counts[label]) for label in labels]
@@ -250,10 +245,8 @@ class TextTask(Task):
 
     def feature_specs(self) -> tuple[FeatureSpec, ...]:
         """label_ids or targets, and eid."""
-        answer = (
-            ("label_ids", (), "int32") if self.labels else ("targets", (), "float32")
-        )
-        return (FeatureSpec(*answer), FeatureSpec("eid", (), "int32"))
+        name, dtype = ("label_ids", "int32") if self.labels else ("targets", "float32")
+        return (FeatureSpec(name, (), dtype), FeatureSpec("eid", (), "int32"))
 
     def featurize(self, example: InputExample, is_training: bool) -> Iterator[Row]:
         """[CLS] a [SEP] b [SEP], the longer text cut first; numbers become 0 to 1."""
@@ -275,7 +268,7 @@ class TextTask(Task):
     def scorer(self, split: str) -> Scorer:
         """By the task's metric."""
         if self.labels:
-            return ClassificationScorer(self.metric, self.labels, self.more_metrics)
+            return ClassificationScorer(*self.metrics, labels=self.labels)
         return RegressionScorer()
 
     def answer(self, row: dict[str, Any], form: str = ".3f") -> str:
@@ -479,11 +472,6 @@ def _split(label: Any, separator: str) -> tuple[str, ...] | None:
     return tuple(part for part in found if part)
 
 
-def _flag(value: Any) -> float | None:
-    """0 or 1 of a cell; any other number; None for text."""
-    return inputs.number_of(int(value) if isinstance(value, bool) else value)
-
-
 def _width_of_vectors(labels: Sequence[tuple[str, ...]]) -> int:
     """The classes where labels are vectors of 0 and 1, a number for each; else 0."""
     widths = {len(label) for label in labels} or {0}
@@ -560,7 +548,9 @@ class MultilabelTask(TextTask):
 
     def label_of(self, row: Row) -> tuple[str, ...]:
         """The labels of a row; ValueError for cells of another type."""
-        flags = {name: _flag(row[name]) for name in self.label_columns}
+        number = inputs.number_of
+        cells = {name: row[name] for name in self.label_columns}
+        flags = {k: x if isinstance(x, bool) else number(x) for k, x in cells.items()}
         if self._has_columns:
             if wrong := [name for name, flag in flags.items() if flag not in (0, 1)]:
                 value = shown(row[wrong[0]])

@@ -178,7 +178,8 @@ def tagged_layout(
     others = [*range(found.words + 1, found.width)]
     if tags is not None or not others:
         return found._replace(tags=tags)
-    columns = _columns(lines, found)
+    rows = [row for _, rows in sentences(iter(lines), found) for row in rows]
+    columns = [*zip(*(row for row in rows if len(row) == found.width), strict=True)]
     classes = {c: _classes(columns[c]) for c in others}
     tags = others[-1]
     like = [c for c in others if classes[c] is not None]
@@ -199,12 +200,6 @@ def tagged_layout(
         )
     notes = tuple(f"{note}; tags in column {tags + 1}" for note in found.notes)
     return found._replace(tags=tags, notes=notes)
-
-
-def _columns(lines: Sequence[str], layout: Layout) -> list[list[str]]:
-    rows = [row for _, rows in sentences(iter(lines), layout) for row in rows]
-    whole = [row for row in rows if len(row) == layout.width]
-    return [list(column) for column in zip(*whole, strict=True)]
 
 
 def _classes(column: Sequence[str]) -> set[str] | None:
@@ -263,7 +258,12 @@ def sentence_rows(
     rows = list(inputs.records(source, [*itertools.product(*names)]))
     header = rows[0][1] if rows else {}
     found = [next((n for n in usual if n in header), "") for usual in names]
-    lists = [{c: _listed(row.get(c, "")) for c in found} for _, row in rows]
+
+    def listed(cell: str) -> list[Any]:
+        value = inputs.printed(cell) if cell[:1] in ("[", "(") else None
+        return value if isinstance(value, list) else cell.split()
+
+    lists = [{c: listed(row.get(c, "")) for c in found} for _, row in rows]
     if len(rows) < 2 or any(len(row[found[-1]]) > 1 for row in lists):
         yield from ((w, row | own) for (w, row), own in zip(rows, lists, strict=True))
         return
@@ -279,12 +279,6 @@ def sentence_rows(
         places, cells = zip(*(row for _, row in group), strict=True)
         words = {c: [row.get(c, "") for row in cells] for c in found}
         yield places[0], cells[0] | words
-
-
-def _listed(cell: str) -> list[Any]:
-    """The list that a cell is the printed form of, or what blanks separate in it."""
-    found = inputs.printed(cell) if cell[:1] in ("[", "(") else None
-    return found if isinstance(found, list) else cell.split()
 
 
 def sentences_in_rows(

@@ -34,9 +34,8 @@ class Glue(NamedTuple):
     test_text: tuple[int, ...] = ()  # where it is not `text`
     has_header: bool = True
     is_unordered: bool = False
-    metric: str = "accuracy"
+    metrics: tuple[str, ...] = ("accuracy",)
     columns: tuple[Columns, ...] = (("sentence1", "sentence2"),)  # by their names
-    more_metrics: tuple[str, ...] = ()  # which the original does not have
 
 
 _NLI = ("entailment", "not_entailment")
@@ -44,20 +43,20 @@ _SENTENCE = (("sentence",),)
 GLUE = {
     "cola": Glue(
         *((3,), 1, ("0", "1"), {"test": "CoLA"}, (1,)),
-        **{"has_header": False, "metric": "mcc", "columns": _SENTENCE},
+        **{"has_header": False, "metrics": ("mcc",), "columns": _SENTENCE},
     ),
     "sst": Glue((0,), 1, ("0", "1"), {"test": "SST-2"}, (1,), columns=_SENTENCE),
     "mrpc": Glue(
         *((3, 4), 0, ("0", "1"), {"test": "MRPC"}),
         is_unordered=True,
         columns=(("#1 String", "#2 String"), ("sentence1", "sentence2")),
-        more_metrics=("f1",),
+        metrics=("accuracy", "f1"),
     ),
-    "sts": Glue((7, 8), -1, (), {"test": "STS-B"}, is_unordered=True, metric="pearson"),
+    "sts": Glue((7, 8), -1, (), {"test": "STS-B"}, is_unordered=True),
     "qqp": Glue(
         *((3, 4), 5, ("0", "1"), {"test": "QQP"}, (1, 2)),
         columns=(("question1", "question2"),),
-        more_metrics=("f1",),
+        metrics=("accuracy", "f1"),
     ),
     "mnli": Glue(
         (8, 9),
@@ -83,8 +82,7 @@ class GlueTask(TextTask):
         self.glue = GLUE[name]
         self.num_texts = len(self.glue.text)
         self.labels = self.glue.labels
-        self.metric, self.more_metrics = self.glue.metric, self.glue.more_metrics
-        self.usual_columns = self.glue.columns
+        self.metrics, self.usual_columns = self.glue.metrics, self.glue.columns
 
     def splits(self, kind: str) -> list[str]:
         """mnli has two dev sets and three test sets."""

@@ -12,6 +12,7 @@ import contextlib
 import csv
 import difflib
 import functools
+import io
 import itertools
 import json
 import os
@@ -280,25 +281,19 @@ def _with_quotes(name: str, sample: Sequence[str]) -> Sequence[str]:
 def _is_quoted(sample: Sequence[str], delimiter: str) -> bool:
     """Whether the cells of a file are quoted where they have to be, or all its names.
 
-    Where they are, its quotes are two for each cell with a quote, a separator or a line
-    end in it, and two for each quote inside.
+    Where they are, a program that quotes where it has to would write the same lines.
     """
     if sample and all(re.fullmatch('".*"', x) for x in sample[0].split(delimiter)):
         return True
-    reader = csv.reader((f"{line}\n" for line in sample), delimiter=delimiter)
-    there = needed = seen = 0
+    text, written = "".join(f"{line}\n" for line in sample), io.StringIO()
     try:
-        for cells in reader:
-            if len(sample) == _SAMPLE and reader.line_num == len(sample):
-                break  # The row may go on.
-            quotes = sum(line.count('"') for line in sample[seen : reader.line_num])
-            there, seen = there + quotes, reader.line_num
-            for cell in cells:
-                if '"' in cell or delimiter in cell or "\n" in cell:
-                    needed += 2 + 2 * cell.count('"')
+        rows = list(csv.reader(io.StringIO(text), delimiter=delimiter))
     except csv.Error:
         return False
-    return 0 < there == needed
+    if len(sample) == _SAMPLE:
+        rows.pop()  # It may go on.
+    csv.writer(written, delimiter=delimiter, lineterminator="\n").writerows(rows)
+    return '"' in written.getvalue() and text.startswith(written.getvalue())
 
 
 def _table_rows(path: str, choices: Choices) -> Placed:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import keras
@@ -13,9 +13,7 @@ import tensorflow as tf
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.model import ModelConfig
-from electra_tf.errors import UserError
 from electra_tf.finetune.task import SMOOTHED, HeadSpec
-from electra_tf.interop.checkpoint import CheckpointInfo
 from electra_tf.model.dropout import dropout, fold_in
 from electra_tf.model.encoder import TextEncoder
 from electra_tf.model.transformer_layer import gelu, serializable
@@ -419,27 +417,6 @@ def load_encoder(tensors: StoredTensors, variables: Mapping[str, Any]) -> None:
     Raises `UserError` naming the first variable that is absent or of another shape.
     """
     tensors.assign_to({k: v for k, v in variables.items() if k.startswith("electra/")})
-
-
-def load_all(
-    model: CheckpointInfo, variables: Mapping[str, Any], log: Callable[[str], None]
-) -> None:
-    """Assigns encoder and heads, from a fine-tuned model.
-
-    Raises `UserError` as `load_encoder` does.
-    """
-    stored = model.tensors(log)
-    tasks, wanted = (  # of the variables that heads have, task_specific/<task>/...
-        {name.split("/")[1] for name in names if name.startswith("task_specific/")}
-        for names in (stored.shapes, variables)
-    )
-    if missing := sorted(wanted - tasks):
-        known = f"only on {', '.join(sorted(tasks))}" if tasks else "on no task"
-        raise UserError(
-            f"{model.origin} is not fine-tuned on {', '.join(missing)}, {known}.\n"
-            "With do_train false, init_checkpoint is a model with all task_names."
-        )
-    stored.assign_to(variables)
 
 
 def freeze(model: FinetuningModel, layers: int) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
-from electra_tf.finetune.task import FILES, reasons, without_files
+from electra_tf.finetune.task import reasons, without_files
 from electra_tf.storage.atomic_folder import sync_folder
 from electra_tf.storage.files import PARTIAL, cannot_write, sync_directory
 from electra_tf.storage.manifest import verify_folder, write_manifest
@@ -114,34 +114,23 @@ def _digest(config, tasks, chosen, split, is_training) -> str:
     facts = {name: getattr(config, name) for name in _SETTINGS}
     facts |= {"format": FORMAT, "split": split, "is_training": is_training}
     facts["vocab"] = chosen[0].tokenizer.vocab.sha256
-    facts["tokenizer"] = list(chosen[0].tokenizer.config)
-    facts["task_ids"] = [[tasks.index(t), t.name] for t in chosen]
-    for task in chosen:
-        description = without_files(config.tasks.get(task.name), FILES)
-        facts[f"description of {task.name}"] = description
-        facts[f"data of {task.name}"] = task.known_hash(split)
-        facts[f"settings of {task.name}"] = task.feature_settings()
+    facts["tasks"] = [
+        (tasks.index(t), t.name, t.fingerprint(split), without_files(t.description))
+        for t in chosen
+    ]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def data_facts(
     config: FinetuningConfig, tasks: Sequence[Any]
 ) -> dict[str, dict[str, str]]:
-    """Task -> split that a run uses -> its `hashes`."""
+    """Task -> split that a run uses -> its fingerprint."""
     found = {}
     for task in tasks:
         splits = ["train"] if config.do_train else []
         splits += task.splits("dev") if config.scores_dev else []
-        found[task.name] = hashes(task, splits)
+        found[task.name] = {split: task.fingerprint(split) for split in splits}
     return found
-
-
-def hashes(task: Any, splits: Sequence[str]) -> dict[str, str]:
-    """Split -> a hash of its file and of the class that reads it."""
-    settings = [task.feature_settings(), task.tokenizer.config]
-    settings = json.dumps(settings, sort_keys=True)
-    texts = {split: f"{task.known_hash(split)} {settings}" for split in splits}
-    return {k: hashlib.sha256(x.encode()).hexdigest()[:16] for k, x in texts.items()}
 
 
 def feature_key(task: Any, feature: str) -> str:

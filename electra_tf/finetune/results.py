@@ -32,7 +32,6 @@ from electra_tf.storage.checkpoints import as_text
 from electra_tf.storage.files import PARTIAL, atomic_write
 from electra_tf.storage.manifest import read_json
 from electra_tf.storage.remote import fetch, fetch_once, names_in, put
-from electra_tf.storage.remote_run import bring_model
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 from electra_tf.train.curves import dress, new_figure, png_of, smooth
 from electra_tf.train.reporting import EVALUATIONS, read_metrics
@@ -166,7 +165,7 @@ class Results:
     ):
         self._num_trials = num_trials
         self.json_path, self.txt_path = Path(json_path), Path(txt_path)
-        self._only = only
+        self.only = only
         self.settings = json.loads(json.dumps(settings))
         self.trials: dict[int, TrialResult] = {}
 
@@ -206,10 +205,10 @@ class Results:
         self.trials[result.trial] = result
         name = f"{self.json_path.stem}.trial_{result.trial}.json"
         own = self.json_path.with_name(name)
-        if self._only is not None or own.exists():
+        if self.only is not None or own.exists():
             content = {"settings": self.settings, "trials": [result._asdict()]}
             self._write_json(own, content)
-        if self._only is None:
+        if self.only is None:
             self.write()
 
     def write(self) -> None:
@@ -323,9 +322,11 @@ class Evaluations:
     Args:
       directory: the trial's.
       step: that the trial is at; what comes later is made again.
+      patience: evaluations without a better one that end the trial; 0: any number.
     """
 
-    def __init__(self, directory: str | os.PathLike, step: int):
+    def __init__(self, directory: str | os.PathLike, step: int, patience: int = 0):
+        self.patience = patience
         self._path = Path(directory) / EVALUATIONS
         self.rows = [row for row in _rows(self._path) if row["step"] <= step]
 
@@ -353,11 +354,11 @@ class Evaluations:
         """
         return max(self.rows, key=_rank)
 
-    def is_over(self, patience: int) -> bool:
-        """Whether as many evaluations as this have brought nothing better; 0: never."""
-        if not patience or not self.rows:
+    def is_over(self) -> bool:
+        """Whether nothing better has come for too long."""
+        if not self.patience or not self.rows:
             return False
-        return len(self.rows) - 1 - self.rows.index(self.best()) >= patience
+        return len(self.rows) > self.rows.index(self.best()) + self.patience
 
 
 def _rank(row: Mapping[str, Any]) -> tuple[bool, float]:
@@ -394,22 +395,6 @@ def check_is_free(folder: str) -> None:
         raise UserError(
             f"{folder} is to be the folder of a trial, but holds {others[0]!r} and no "
             f'{CONFIG} of a trial.\nSet "model_dir" to another place.'
-        )
-
-
-def check_is_kept(folder: str, trial: int, purpose: str, hparam: str) -> None:
-    """Raises a `UserError` where the model of a trial is not there.
-
-    Args:
-      purpose: what it cannot do then.
-      hparam: what limits the trials that do this.
-    """
-    bring_model(folder)
-    if not os.path.isdir(folder):
-        hint = f", with keep_all_models true, or set {hparam} to 1" * (trial > 1)
-        raise UserError(
-            f"the model of trial {trial}, {folder}, is not there, so it cannot "
-            f"{purpose}.\nTrain it first{hint}."
         )
 
 

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,8 +27,8 @@ from electra_tf.processes import Commands, run_commands
 from electra_tf.storage import remote
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.files import atomic_write, check_place
-from electra_tf.storage.remote_run import bring_model
-from electra_tf.text.vocabulary import Vocabulary, resolve_settings
+from electra_tf.storage.remote_run import bring_model, remove_run
+from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.train.supervisor import StopRequest, leave_at_once
 
 if TYPE_CHECKING:
@@ -73,14 +73,12 @@ def run(flags: Flags, console: Console) -> int:
     config, source = resolve(flags, console)
     check_place(os.path.dirname(config.results_txt))
     remote.check_writable(os.path.dirname(config.results_txt))
-    check_place(config.preprocessed_data_dir)
     check_trial_places(config)
     check_flags(flags, config)
     vocab = Vocabulary.load(config.vocab_file)
     if flags.merge:
         return show(results_of(config, source, vocab), config, console)
     vocab.check_size(config.vocab_size)
-    resolve_settings(vocab, do_lower_case=config.do_lower_case)
     console.heading("Config:")
     for line in config.describe():
         console.log(line)
@@ -96,11 +94,8 @@ def run(flags: Flags, console: Console) -> int:
         trained = source.run
         if config.evaluates_its_trials:
             source = None  # Each trial has its own.
-            purpose = "be evaluated" if config.do_eval else "predict the test set"
             for trial in numbers(config):
-                files.check_is_kept(
-                    config.trial_dir(trial), trial, purpose, "num_trials"
-                )
+                readers.check(config.trial_dir(trial))
         # What the training of these trials brought stays beside it.
         path = config.results_txt.removesuffix("_results.txt")
         config = dataclasses.replace(config, results_txt=f"{path}_eval_results.txt")
@@ -116,11 +111,7 @@ def run(flags: Flags, console: Console) -> int:
 
     with StopRequest() as stop:
         run = Run(config, vocab, tasks, source, placement, console, stop)
-        trials = [flags.trial] if flags.trial else numbers(config)
-        code = run_trials(run, results, trials)
-    if code == EXIT_OK and results.trials and not flags.trial:
-        show(results, config, console)
-    return code
+        return run_trials(run, results)
 
 
 def resolve(
@@ -134,8 +125,6 @@ def resolve(
     path = FinetuningConfig.weights_of(*place, explicit)
     if path is None:
         return FinetuningConfig.from_hparams(*place, explicit), None
-    if not explicit.get("do_train", True) and path != explicit.get("init_checkpoint"):
-        files.check_is_kept(path, 1, "be evaluated", "num_trials")
     try:
         source = readers.find(path, console.log)
     except readers.NoModelError as error:
@@ -318,10 +307,8 @@ def prepare_devices(config: FinetuningConfig, console: Console):
     return placement
 
 
-def run_trials(
-    run: Run, results: files.Results, trials: Iterable[int], for_glue: bool = True
-) -> int:
-    """Makes the trials that are not made yet; returns the exit code.
+def run_trials(run: Run, results: files.Results, for_glue: bool = True) -> int:
+    """Makes the trials that are not made yet and shows them; returns the exit code.
 
     Args:
       for_glue: whether to write GLUE.zip when all of its files are there.
@@ -333,7 +320,7 @@ def run_trials(
     folder = Path(config.results_txt).parent
     # Not what else lies there: those may be copies of what others write.
     own = (Path(config.results_txt).stem.removesuffix("_results"), "GLUE_trial_")
-    for trial in trials:
+    for trial in [results.only] if results.only else numbers(config):
         done = results.trials.get(trial) if config.do_train and config.do_eval else None
         if done:
             log(f"Trial {trial} is finished; its results are kept.")
@@ -356,8 +343,11 @@ def run_trials(
             files.write_pictures(config, result, log)
         written = [n for n in remote.names_below(folder) if n.startswith(own)]
         remote.put(folder, written)
-        if trial in results.trials:  # Else nothing would be left of it.
-            finetuning.discard_model(config, trial)
+        is_kept = config.keep_all_models or trial == 1 or not config.do_train
+        if trial in results.trials and not is_kept:
+            remove_run(config.trial_dir(trial))
+    if results.trials and not results.only:
+        show(results, config, run.console)
     return EXIT_OK
 
 
@@ -385,9 +375,8 @@ def run_sweep(config: FinetuningConfig, vocab: Vocabulary, console: Console) -> 
             source.check(here, vocab, FINETUNE)
             run = Run(here, vocab, tasks, source, placement, console, stop)
             results = results_of(here, source, vocab, tasks)
-            if code := run_trials(run, results, numbers(here), for_glue=False):
+            if code := run_trials(run, results, for_glue=False):
                 return code
-            show(results, here, console)
             for name, metrics in results.statistics().items():
                 for metric, value in metrics.items():
                     scores.setdefault(f"{name}: {metric}", {})[step] = value
@@ -409,15 +398,14 @@ def checkpoints_of(directory: str | None) -> list[tuple[int, str]]:
 
     Raises `UserError` when it is not a directory or holds none.
     """
-    if directory is not None:
+    steps: list[int] = []
+    if directory:
         bring_model(directory, all_steps=True)
-    if directory is None or not os.path.isdir(directory):
-        raise UserError(
-            f"--sweep needs the directory of a pre-training run as init_checkpoint, "
-            f"not {directory!r}."
-        )
-    found = Checkpoints(directory, read_only=True)
-    steps = [step for step in found.steps() if step > 0]
+        found = Checkpoints(directory, read_only=True)
+        steps = [step for step in found.steps() if step > 0]
     if not steps:
-        raise UserError(f"{directory} holds no checkpoint; --sweep has nothing to do.")
+        raise UserError(
+            "--sweep needs the directory of a pre-training run with checkpoints as "
+            f"init_checkpoint, not {directory!r}."
+        )
     return [(step, found.prefix(step)) for step in steps]

@@ -159,6 +159,15 @@ class Task(ABC):
             self._hashes[split] = self.data_hash(split)
         return self._hashes[split]
 
+    def fingerprint(self, split: str) -> str:
+        """A hash of a split's data and of how examples and features are made of them.
+
+        Without hparams and vocabulary, which all tasks share.
+        """
+        settings = self.feature_settings(), self.tokenizer.config
+        text = f"{self.known_hash(split)} {json.dumps(settings, sort_keys=True)}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
     def feature_settings(self) -> dict[str, Any]:
         """What features follow from, beside data, vocabulary and shared hparams."""
         found: dict[str, Any] = {"labels": list(self.labels)}
