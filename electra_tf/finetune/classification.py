@@ -89,8 +89,8 @@ class ClassificationScorer(Scorer):
 class RegressionScorer(Scorer):
     """Correlations and the mean squared error.
 
-    A correlation is 0 where predictions do not vary, and not a number where nothing can
-    correlate: one example, or equal targets.
+    A correlation is 0 for constant predictions, and nan for constant targets or one
+    example.
     """
 
     def get_results(self) -> list[tuple[str, float]]:
@@ -120,7 +120,7 @@ METRICS = ("accuracy", "mcc", "f1")
 class TextTask(Task):
     """One or two texts, and a class or a number between `lowest` and `highest`.
 
-    Labels and the scale that nothing else gives are those of the training file.
+    Labels, and by default the scale, are those of the training file.
     """
 
     metrics: Sequence[str] = ("accuracy",)  # of classes, the main one first
@@ -195,7 +195,7 @@ class TextTask(Task):
 
     @functools.cached_property
     def class_weights(self) -> list[float] | None:
-        """What the losses of each class's examples are multiplied by in training."""
+        """Factors of the losses of each class's examples, in training."""
         given = self.config.class_weights.get(self.name)
         given = self.description.get("class_weights", given)
         if given is None or not self.config.do_train or self.stored:
@@ -217,10 +217,10 @@ class TextTask(Task):
         return [float(weight) for weight in found]
 
     def _balanced_weights(self) -> list[float]:
-        """So that each class has the same part in the loss, the mean weight being 1.
+        """Weights that give each class the same part in the loss; their mean is 1.
 
-        Where a text has any number of classes: so that it weighs as much to have one
-        as not to have it.
+        Where a text has any number of classes: the same part to texts with and without
+        the class.
         """
         examples, labels = self.read("train"), self.labels
         named = (name for e in examples for name in self.names_in(e.label))
@@ -307,7 +307,7 @@ class TextTask(Task):
 
     @functools.cached_property
     def _scale(self) -> tuple[float, float]:
-        """That of the description, else the model, else the training file."""
+        """The scale of the description, else of the model or the training file."""
         low, high = 0.0, 1.0
         if self.stored:
             low, high = self.stored.lowest, self.stored.highest

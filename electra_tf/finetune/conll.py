@@ -2,7 +2,7 @@
 """Sentences as lists of words: CoNLL's lines of columns, lists in JSON, running text.
 
 A line is a word with its columns, a blank line or -DOCSTART- ends a sentence. Cells
-are what stands between tabs; in a line without tabs, between blanks.
+are separated by tabs; in a line without tabs, by blanks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from electra_tf.finetune.inputs import Columns, Input, Source, refuse, shown
 from electra_tf.finetune.tag_schemes import OUTSIDE
 
 Lines = tuple[int, list[list[str]]]  # number of its first line, cells of each line
-Named = str | int | None  # a column, by name or counted from 1; None: not said
+Named = str | int | None  # a column, by name or number from 1; None: unknown
 # Names of lists of words in JSON, and of tags.
 WORDS, TAGS = ("words", "tokens"), ("tags", "ner_tags")
 _SAMPLE = 20_000  # lines that the layout is read from
@@ -150,7 +150,7 @@ def layout_of(lines: Sequence[str]) -> Layout:
 
 
 def _is_counted(rows: list[list[str]]) -> bool | None:
-    """Whether the first cells count; None for a single word, where it is open."""
+    """Whether the first cells count the words; None (unknown) for a single word."""
     firsts = [cells[0] for cells in rows if not _RANGE.fullmatch(cells[0])]
     if len(firsts) < 2:
         return None
@@ -247,7 +247,7 @@ def sentence_rows(
     rows with the same id, or with none below the first, are a sentence.
 
     Args:
-      columns: what that of the words may be called, then what that of the tags may.
+      columns: possible names of the column of words, then of that of tags.
 
     Raises `UserError` for a word in each row without a column of ids.
     """
@@ -343,7 +343,7 @@ def words(
 
 
 def untagged_layout(name: str, lines: Sequence[str], column: Named = None) -> Layout:
-    """The layout of a file whose tags, if it has any, do not matter.
+    """The layout of a file whose tags, if any, are not read.
 
     Raises `UserError` where its lines are neither columns nor running text.
     """

@@ -88,7 +88,7 @@ class GlueTask(TextTask):
         """mnli has two dev sets and three test sets."""
         if kind == "test":
             return list(self.glue.submission)
-        mismatched = self.name == "mnli" and self.path("dev_mismatched").is_file()
+        mismatched = self.name == "mnli" and self.is_there("dev_mismatched")
         return ["dev", "dev_mismatched"] if mismatched else ["dev"]
 
     def path(self, split: str) -> Path:
@@ -138,7 +138,7 @@ class GlueTask(TextTask):
             yield where, eid, [cells[column] for column in columns], label
 
     def _check_header(self, path: Path, line: str, is_test: bool) -> None:
-        """Refuses a first line that is an example: nothing would be left of it."""
+        """Refuses a first line that is an example, which would be skipped."""
         cells, label = line.split("\t"), self.glue.label
         if is_test:
             is_example = len(cells) > 1 and cells[0].strip().isdecimal()
@@ -253,13 +253,13 @@ _WNLI_ROWS, _WNLI_CLASS = 146, "0"
 
 
 def write_archive(results: Path, trial: int, log: Callable[[str], None]) -> Path | None:
-    """Writes GLUE.zip of the predictions that the runs of a model have left.
+    """Writes GLUE.zip from the predictions of the runs of a model.
 
     Args:
       results: the directory with the runs' `<tasks>_test_predictions`.
       trial: of each run; of a task in several runs the newest file counts.
 
-    Returns: its path; None, saying what is missing, where a file is.
+    Returns: its path; None if a file is missing, which is logged.
     """
     files = {}
     for name in NAMES:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads the files of users: rows of tables, texts, words.
 
-Tasks read their data sets with it, and predictions their inputs: of these nothing is
-held in memory but the line at hand (of a SQuAD file in .json, the file).
+Both data sets of tasks and inputs of predictions. Inputs are streamed line by line
+(but .json files, which are read as a whole).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Source(NamedTuple):
         header).
       delimiter: of a table in text; None: recognised by its header.
       is_quoted: whether its cells may be quoted; None: recognised.
-      say: called with what was recognised.
+      say: called with notes on the recognised format.
     """
 
     name: str
@@ -110,7 +110,7 @@ def open_source(path: str | None, form: str | None, kind: str) -> Source:
     """A file, or standard input (None), of inputs of a kind in FORMS.
 
     Args:
-      form: of standard input, or of a file whose name does not say it.
+      form: of standard input, or of a file without a known suffix.
 
     Raises `UserError` as `input_form` does.
     """
@@ -119,7 +119,7 @@ def open_source(path: str | None, form: str | None, kind: str) -> Source:
 
 
 def input_form(path: str | None, form: str | None, kind: str) -> str:
-    """The form of a source, as its name says unless it is given.
+    """The form of a source: the given one, else by its suffix.
 
     Raises `UserError` for a form that is not known, or not of this kind.
     """
@@ -466,7 +466,7 @@ def texts(
     """Texts, or pairs of them, in the first columns of `choices` that are there.
 
     Args:
-      identity: what the column of the user's own ids may be called.
+      identity: possible names of the column of the user's own ids.
     """
     for where, row, columns in whole_rows(source, choices, bad or refuse, 2):
         yield Input(where, text_fields(row, columns, identity))

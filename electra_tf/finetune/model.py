@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The encoder with a head for each task, and what the training loop asks of it."""
+"""The encoder with a head for each task, and its interface to the training loop."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ class QuestionAnsweringHead(_Head):
 
     With `joint_prediction` the end is predicted from the start: in training from the
     right one, else from each of the `beam_size` best starts. `end_logits` is then 0
-    outside training, and the loss of the end tells nothing, as in the original.
+    outside training, and the loss of the end is meaningless, as in the original.
 
     Args:
       answerable_classifier: has a logit of "cannot be answered", from the state at
@@ -339,7 +339,7 @@ class FinetuningModel(keras.Model):
         """The outputs of one head as a function of a batch; traced once.
 
         Args:
-          specs: what its batches may be.
+          specs: shapes and types of its batches.
         """
         key = task, *sorted(specs.items())
         if key not in self._traced:

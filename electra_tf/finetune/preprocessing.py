@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Features of tasks: built once, kept on disk; what a run prints of them.
+"""Features of tasks: built once, kept on disk; the summary that a run prints.
 
-A store is a directory of .npy files with a manifest that says what it was made from,
-and the files with their sizes and hashes. When the data, the vocabulary or a setting
-differs, another one is made; one whose files are not those, is made again.
+A store is a directory of .npy files with a manifest: a digest of data, vocabulary and
+settings, and sizes and hashes of the files. Another digest is another store; a damaged
+store is made again.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from electra_tf.storage.files import PARTIAL, cannot_write, sync_directory
 from electra_tf.storage.manifest import verify_folder, write_manifest
 from electra_tf.text import tokenization
 
-# Of the files here and of what readers make of a data set: raise it with either.
+# Version of the files here and of the readers of data sets; to be raised with either.
 FORMAT = 6
-# What the features of a split follow from, beside the data and the vocabulary.
+# Hparams that features depend on.
 _SETTINGS = (
     "max_seq_length",
     "do_lower_case",
@@ -45,7 +45,7 @@ class FeatureStore(Mapping):
     """Arrays [n, ...] by name, in memory only as far as they are read.
 
     Args:
-      manifest: what `_build` wrote beside them.
+      manifest: the one that `_build` writes.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ def features(
 ) -> FeatureStore:
     """The features of a split of all tasks, or of `only` one of them.
 
-    A run makes them, or checks what lies there, once.
+    A run makes them, or verifies the files, once.
     """
     chosen = tasks if only is None else [only]
     digest = _digest(config, tasks, chosen, split, is_training)
@@ -110,7 +110,7 @@ def _open(directory: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]] | Non
 
 
 def _digest(config, tasks, chosen, split, is_training) -> str:
-    """Of what features follow from; of a description all but its files."""
+    """A hash of all that features depend on."""
     facts = {name: getattr(config, name) for name in _SETTINGS}
     facts |= {"format": FORMAT, "split": split, "is_training": is_training}
     facts["vocab"] = chosen[0].tokenizer.vocab.sha256
@@ -157,19 +157,15 @@ def pack(
                 (len(rows), *spec.shape), spec.dtype
             )
     for number, (task, found) in enumerate(rows):
-        for name, value in found.items():
-            key = feature_key(task, name)
-            if name in shared:
-                continue
-            if isinstance(value, list):
-                arrays[key][number, : len(value)] = value
-            else:
-                arrays[key][number] = value
+        for name in found.keys() - {*shared}:
+            value = found[name]
+            place = (number, slice(len(value))) if isinstance(value, list) else number
+            arrays[feature_key(task, name)][place] = value
     return arrays
 
 
 def _build(directory, config, tasks, chosen, split, is_training, digest):
-    """Makes a store: what `_open` returns of it."""
+    """Makes a store; returns it as `_open` does."""
     rows: list[tuple[Any, dict[str, Any]]] = []
     before = sum(task.num_cut for task in chosen)
     for task in chosen:
@@ -209,18 +205,18 @@ def _build(directory, config, tasks, chosen, split, is_training, digest):
     return found
 
 
-# What a run prints of its data before it trains: a mistyped label is a class of its own
-# to a program, a text that was cut off is as good as any, and only a reader sees it.
+# A run prints a summary of its data: only its user can see that a label is mistyped or
+# that too much text was cut off.
 _LISTED = 40
 _SKIPPED = 20
 _RARE = 2
 
 
 def summary(store: FeatureStore, what: str, tasks: Sequence[Any]) -> Iterator[str]:
-    """How many there are, what is lost of them, and what was recognised or left out.
+    """Number of features, shares of lost tokens, remarks and skipped examples.
 
     Args:
-      what: the features are of.
+      what: name of the data set.
     """
     ids, mask = np.asarray(store["input_ids"]), np.asarray(store["input_mask"]) > 0
     kept = int(store.lengths.sum())

@@ -46,7 +46,7 @@ class Answer(NamedTuple):
     """A right answer, and where it begins in the context."""
 
     text: str
-    start: int | None  # None: the form does not say it
+    start: int | None  # None if unknown
 
 
 class Question(NamedTuple):
@@ -54,9 +54,9 @@ class Question(NamedTuple):
 
     Attributes:
       id: None where it has none.
-      answers: None where the file says nothing of answers.
+      answers: None where the file has no such field.
       spans: those to train on, if these are not the answers (MRQA).
-      is_impossible: None where the file does not say.
+      is_impossible: None where the file has no such field.
     """
 
     id: Any
@@ -417,7 +417,7 @@ class QATask(Task):
         text, start = answers[0]
         first = self._place(base, text, start, owners)
         if first is None:
-            at = "" if start is None or start < 0 else base.context[start:][:40]
+            at = base.context[max(start or 0, 0) :][:40]
             raise ValueError(
                 f"the answer {text[:40]!r} is empty, reaches beyond its context or is "
                 f"not at its answer_start {start}, where {at!r} stands"
@@ -448,16 +448,14 @@ class QATask(Task):
             return None
         if context.startswith(text, start):
             return start
-        near: dict[int, int] = {}  # place -> how far it is from one that is meant
+        near: dict[int, int] = {}  # place -> distance from where it may be meant
         for one in _meant(context, start):
             for place in range(max(0, one - _NEAR), one + _NEAR + 1):
                 if context.startswith(text, place):
-                    distance = abs(place - one)
-                    near[place] = min(distance, near.get(place, distance))
+                    near[place] = min(abs(place - one), near.get(place, _NEAR))
         if near:
-            nearest = [
-                p for p, distance in near.items() if distance == min(near.values())
-            ]
+            least = min(near.values())
+            nearest = [place for place, distance in near.items() if distance == least]
             if len(nearest) > 1:
                 return None
             self.remark("train", "answers were found beside their answer_start")
@@ -470,10 +468,10 @@ class QATask(Task):
         return start if self._is_same(text, words, cuts) else None
 
     def _is_same(self, answer: str, words: str, cuts: Iterable[str]) -> bool:
-        """Whether an answer is what stands in its place, as the tokenizer sees both.
+        """Whether an answer and the text in its place have the same tokens.
 
-        Or by the original's rule, in the words that it touches. Where these have no
-        blanks between them, that an answer is somewhere in one does not say where.
+        Or by the original's rule: the answer is in the words that it touches, unless
+        these are much longer, as in texts without blanks.
         """
         seen = self._seen(answer)
         if seen and any(seen == self._seen(cut) for cut in cuts):
@@ -565,7 +563,7 @@ class QATask(Task):
         return [(start, min(count - start, room)) for start in starts]
 
     def windows(self, example: QAExample) -> list[qa_answers.Window]:
-        """What decoding must know of each window."""
+        """The windows on an example's document, for decoding."""
         vocab = self.tokenizer.vocab
         query, document, spans = self._layout(example)
         splits = document.splits
@@ -583,7 +581,7 @@ class QATask(Task):
         return found
 
     def text_of(self, example: QAExample) -> qa_answers.TextOf:
-        """What finds the text of a span of a window on this example's document."""
+        """A function from a span of a window to its text."""
         if self.answer_text == "original":
             return qa_answers.original_text(example.words, self.tokenizer.config)
         document = self._document(example)
@@ -635,7 +633,7 @@ class QATask(Task):
     def write_predictions(self, split, scorer, directory) -> list[str]:
         """Answers, n-best lists and null odds in SQuAD's form; JSONL of `prediction`.
 
-        Of 2.0 also the answers to submit: those whose null odds are low enough.
+        Of 2.0 also the answers to submit, empty above the threshold of null odds.
         """
         best = {
             question: [

@@ -41,7 +41,7 @@ class Answer(NamedTuple):
 
 
 class Window(NamedTuple):
-    """What decoding must know of one window on a document."""
+    """A window on a document, for decoding."""
 
     tokens: list[str]
     words: dict[int, int]  # token -> word of the document
@@ -83,7 +83,7 @@ def nbest(
     Args:
       windows: the windows on its document.
       outputs: the head's outputs for each.
-      text_of: what finds the text of a span.
+      text_of: a function from a span to its text.
     """
     spans = [
         (window, *span)
@@ -311,7 +311,7 @@ class Answers(NamedTuple):
 
     nbest: list[Answer]
     best: Answer
-    null_odds: float | None  # of SQuAD 2.0: what speaks for there being no answer
+    null_odds: float | None  # of SQuAD 2.0: score of "no answer"
 
 
 def decode(task: Any, example: Any, outputs: list[dict[str, Any]]) -> Answers:
@@ -386,7 +386,7 @@ class QAScorer(Scorer):
 
     @property
     def null_odds(self) -> dict[str, float]:
-        """What speaks for there being no answer."""
+        """The score of "no answer" of each question."""
         found = {name: found.null_odds for name, found in self.decoded.items()}
         return found if self._task.is_v2 else {}
 
@@ -394,7 +394,7 @@ class QAScorer(Scorer):
     def submitted(self) -> dict[str, str]:
         """The answers that count: of 2.0 "" where the null odds are above the limit.
 
-        As the official script decides it, which is not asked to by default.
+        The official script applies a threshold only if it is given one.
         """
         limit, odds = self._task.config.qa_na_threshold, self.null_odds
         return {

@@ -317,11 +317,6 @@ def _plain(value: Any) -> Any:
 class TfdsGlueTask(_Prepared, glue.GlueRowsTask):
     """A task of GLUE."""
 
-    def splits(self, kind: str) -> list[str]:
-        """mnli has two dev sets and three test sets."""
-        mismatched = ["dev_mismatched"] if self.name == "mnli" else []
-        return super().splits(kind) if kind == "test" else ["dev", *mismatched]
-
     def table(self, split):
         """Sorted by their index."""
         where, features, rows = self.prepared(split)
@@ -333,10 +328,6 @@ class TfdsGlueTask(_Prepared, glue.GlueRowsTask):
 
 class TfdsQATask(_Prepared, qa.QATask):
     """SQuAD 1.1 or 2.0."""
-
-    def splits(self, kind: str) -> list[str]:
-        """SQuAD's test set is not public."""
-        return ["dev"] if kind == "dev" else []
 
     def paragraphs(self, split: str):
         """All texts with their questions."""

@@ -58,7 +58,7 @@ class Flags(NamedTuple):
 
 
 def main(flags: Flags) -> int:
-    """Does what the flags say; returns the exit code."""
+    """Runs the command of the flags; returns the exit code."""
     if os.environ.get("TF_CONFIG"):
         raise UserError(
             "TF_CONFIG is set, but fine-tuning runs on the devices of one machine.\n"
@@ -96,10 +96,10 @@ def run(flags: Flags, console: Console) -> int:
             source = None  # Each trial has its own.
             for trial in numbers(config):
                 readers.check(config.trial_dir(trial))
-        # What the training of these trials brought stays beside it.
+        # The results of the training stay beside these.
         path = config.results_txt.removesuffix("_results.txt")
         config = dataclasses.replace(config, results_txt=f"{path}_eval_results.txt")
-    # It reads with TensorFlow, whose devices have to be chosen first.
+    # tensorflow_datasets reads with TensorFlow, whose devices have to be chosen first.
     devices_first = config.data_source == "tfds"
     placement = prepare_devices(config, console) if devices_first else None
     tasks = make_tasks(config, vocab, console, trained)
@@ -119,7 +119,7 @@ def resolve(
 ) -> tuple[FinetuningConfig, CheckpointInfo | None]:
     """(config, the checkpoint that it starts from, or that is evaluated).
 
-    What the user leaves open of the model's shape and text, the checkpoint says.
+    Shape, casing and vocabulary that the user does not set are the checkpoint's.
     """
     place, explicit = (flags.data_dir, flags.model_name), flags.hparams
     path = FinetuningConfig.weights_of(*place, explicit)
@@ -198,27 +198,27 @@ def check_flags(flags: Flags, config: FinetuningConfig) -> None:
 
 
 def make_tasks(config, vocab: Vocabulary, console: Console, trained=None) -> list[Task]:
-    """The tasks, with all data that they need read, so that bad data are found now."""
+    """The tasks, with all their data read, so that bad data are found now."""
     tasks = registry.make_tasks(config, vocab, trained)
     kinds = ["dev"] * config.scores_dev + ["test"] * config.write_test_outputs
     if "test" in kinds and not any(task.splits("test") for task in tasks):
         raise UserError("write_test_outputs is set, but no task has a test set.")
     for note in (note for task in tasks for note in task.notes(kinds)):
         console.log(f"Note: {note}.")
-    said: list[str] = []
+    lines: list[str] = []
     if config.do_train:
         store = preprocessing.features(config, tasks, "train", True)
-        said += preprocessing.summary(store, "training", tasks)
+        lines += preprocessing.summary(store, "training", tasks)
         for number, task in enumerate(tasks):
-            said += preprocessing.summary_of_classes(task, number, store)
+            lines += preprocessing.summary_of_classes(task, number, store)
         if config.log_examples:
-            said += shown_examples(store, tasks)
+            lines += shown_examples(store, tasks)
     for task in tasks:
         for split in (s for kind in kinds for s in task.splits(kind)):
             store = preprocessing.features(config, tasks, split, False, only=task)
-            said += preprocessing.summary(store, f"{task.name}, {split}", [task])
+            lines += preprocessing.summary(store, f"{task.name}, {split}", [task])
             task.read(split)  # Now: its file may be edited while the run is at work.
-    for line in said:
+    for line in lines:
         console.log(line)
     return tasks
 
@@ -318,7 +318,7 @@ def run_trials(run: Run, results: files.Results, for_glue: bool = True) -> int:
     config, log = run.config, run.console.log
     for_glue = for_glue and any(task.name in glue.GLUE for task in run.tasks)
     folder = Path(config.results_txt).parent
-    # Not what else lies there: those may be copies of what others write.
+    # Other files there may be copies of files that other runs write.
     own = (Path(config.results_txt).stem.removesuffix("_results"), "GLUE_trial_")
     for trial in [results.only] if results.only else numbers(config):
         done = results.trials.get(trial) if config.do_train and config.do_eval else None

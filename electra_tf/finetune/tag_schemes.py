@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How tags write spans down: IOB1, IOB2, IO, BIOES, BILOU, BMES; with what signs.
+"""Notations of spans by tags: IOB1, IOB2, IO, BIOES, BILOU, BMES; forms of tags.
 
 One reading serves all of them, that of conlleval: a span ends where a tag begins
 another or names another class. On sequences that a scheme allows it is the scheme's.
@@ -17,7 +17,7 @@ from electra_tf.errors import UserError
 Span = tuple[int, int, str]  # first and last word, class
 
 PLAIN = "plain"  # a tag per word, such as its part of speech; no spans
-# Scheme -> what it has for the letters of BIOES; a letter that is missing is not used.
+# Scheme -> its letters for those of BIOES, as far as it has them.
 _LETTERS = {
     "IO": {"I": "I"},
     "IOB1": {"B": "B", "I": "I"},
@@ -64,9 +64,9 @@ class Notation(NamedTuple):
 
     @classmethod
     def named(cls, name: str) -> Notation:
-        """That of a name that users give it, such as "IOB2", or "IOB2 PER-B 0".
+        """The notation of a name such as "IOB2", or "IOB2 PER-B 0".
 
-        Raises `UserError` for a name that is none.
+        Raises `UserError` for an unknown name.
         """
         word, *more = name.split() or [""]
         if word.lower() == "bare":
@@ -122,7 +122,7 @@ def notation_of(
     """How right tags are written, by the tags and where spans begin.
 
     Args:
-      given: what is known of it; `form` and `outside` are found all the same.
+      given: the known part; `form` and `outside` are found in any case.
 
     Raises `UserError` when they mix two schemes, or could be in one of two.
     """

@@ -158,8 +158,8 @@ class TaggingTask(Task):
       is_plain: labels are the tags as they are, one per word.
       word_column: where a table has the list of words.
       identity: where it has the user's own id.
-      is_original: as the original: stop early in long sentences with tags, because all
-        words are counted and not those that are left; score no word that is cut off.
+      is_original: as the original: stop early in long sentences with tags (all words are
+        counted instead of the remaining ones); score no word that is cut off.
     """
 
     reads = "words"
@@ -229,7 +229,7 @@ class TaggingTask(Task):
 
     @functools.cached_property
     def notation(self) -> Notation:
-        """How tags are written: as the description, the model or the tags say."""
+        """How tags are written: by the description, the model or the tags."""
         if self.is_plain or not self._given and self.stored and self.stored.scheme:
             return self._given or Notation.named(self.stored.scheme)
         split = "train" if self.path("train").is_file() else "dev"
@@ -340,7 +340,7 @@ class TaggingTask(Task):
     # Features and predictions.
 
     def feature_specs(self) -> tuple[FeatureSpec, ...]:
-        """Where words are, and what they are."""
+        """Places and tags of words."""
         shape = (self.config.max_seq_length,)
         return (
             FeatureSpec("labels", shape, "int32"),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One trial of a fine-tuning run: build, load, train in the shared loop, score.
 
-A trial has a run directory of its own, so a trial that was interrupted goes on where
-it was, and those that are finished are not made again.
+A trial has its own run directory: interrupted trials are resumed, finished ones are
+not repeated.
 """
 
 from __future__ import annotations
@@ -44,11 +44,10 @@ from electra_tf.train import step as training_step
 from electra_tf.train.distribution import Placement
 from electra_tf.train.supervisor import StopRequest
 
-# In a trial's directory, what a training goes on from where the best weights stay.
+# In a trial's directory, the newest checkpoint of a training that keeps the best.
 TRAINING = "training"
-# Settings that a trial may be continued with others of: those of the shape are compared
-# by what they make, and a training that stopped on a number that is not finite may go
-# on by leaving such steps out.
+# Settings that may change when a trial continues: those of the shape are compared by
+# their effect, and a training that diverged may continue without such steps.
 _CHANGEABLE = ("model_size", "model_hparam_overrides", "on_nonfinite")
 
 
@@ -66,7 +65,7 @@ class Run:
 
     @functools.cached_property
     def initial_tensors(self) -> StoredTensors:
-        """The weights of `source`; what is to be said of foreign ones is said once."""
+        """The weights of `source`; notes on foreign ones are logged once."""
         return self.source.tensors(self.console.log)
 
     def check_stop(self) -> None:
@@ -134,7 +133,7 @@ def lacks_test_outputs(
 
 
 def _test_data(tasks: Sequence[Any]) -> dict[str, dict[str, str]]:
-    """Task -> test set -> what predictions on it are known by."""
+    """Task -> test set -> its fingerprint."""
     found = {t.name: {s: t.fingerprint(s) for s in t.splits("test")} for t in tasks}
     return {name: splits for name, splits in found.items() if splits}
 
@@ -235,7 +234,7 @@ def _load(run: Run, trial: int, source: CheckpointInfo | None):
 
 
 def _identity(run: Run, store) -> dict[str, Any]:
-    """What a training goes on with only if it is the same, beside `settings_of`."""
+    """Facts that must not change when a training continues, beside `settings_of`."""
     # Dropout as well: a trial is short enough to be made again.
     shape = dataclasses.asdict(run.config.model_config())
     del shape["attention_chunk_size"]  # It chooses between ways to compute the same.
