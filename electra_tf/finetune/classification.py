@@ -80,11 +80,6 @@ class ClassificationScorer(Scorer):
         both = self.values("label_ids"), self.values("predictions")
         return class_details(*([self.labels[k] for k in numbers] for numbers in both))
 
-    @property
-    def is_degenerate(self) -> bool:
-        """Whether every example gets the same class."""
-        return len({*self.values("predictions")}) == 1
-
 
 class RegressionScorer(Scorer):
     """Correlations and the mean squared error.
@@ -107,11 +102,6 @@ class RegressionScorer(Scorer):
         found = {"pearson": 100.0 * pearson, "spearman": 100.0 * spearman}
         found |= {"mse": mse, "loss": np.mean(self.values("loss"))}
         return [(name, float(value)) for name, value in found.items()]
-
-    @property
-    def is_degenerate(self) -> bool:
-        """Whether the predictions hardly differ."""
-        return float(np.std(self.values("predictions"))) < 1e-4
 
 
 METRICS = ("accuracy", "mcc", "f1")

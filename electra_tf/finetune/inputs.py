@@ -431,6 +431,8 @@ def whole_rows(
     for where, row in records(source, choices):
         there = [name for name, value in row.items() if name and value is not None]
         columns = next((c for c in choices if {*there}.issuperset(c)), None)
+        first = (columns or ())[:num_texts]
+        lists = [name for name in first if isinstance(row[name], list | dict)]
         if None in row:
             bad(where, more_columns(row))
         elif columns is None:
@@ -441,11 +443,8 @@ def whole_rows(
         elif chosen and columns[: len(chosen)] != chosen[: len(columns)]:
             here, before = (", ".join(names) for names in (columns, chosen))
             bad(where, f"the text is in {here}, but in {before} on the lines before")
-        elif lists := [
-            c for c in columns[:num_texts] if isinstance(row[c], list | dict)
-        ]:
-            what = f"column {lists[0]!r} is {shown(row[lists[0]])}, not a text"
-            bad(where, what)
+        elif lists:
+            bad(where, f"column {lists[0]!r} is {shown(row[lists[0]])}, not a text")
         else:
             chosen = None if source.form == _ROWS else columns
             yield where, row, columns

@@ -190,8 +190,7 @@ class QuestionAnsweringHead(_Head):
         **kwargs,
     ):
         super().__init__(hidden_size, **kwargs)
-        self.joint_prediction = joint_prediction
-        self.beam_size = beam_size
+        self.joint_prediction, self.beam_size = joint_prediction, beam_size
         self.answerable_classifier = answerable_classifier
         self.answerable_uses_start_logits = answerable_uses_start_logits
         self.answerable_weight = answerable_weight

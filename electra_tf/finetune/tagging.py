@@ -158,8 +158,8 @@ class TaggingTask(Task):
       is_plain: labels are the tags as they are, one per word.
       word_column: where a table has the list of words.
       identity: where it has the user's own id.
-      is_original: as the original: stop early in long sentences with tags (all words are
-        counted instead of the remaining ones); score no word that is cut off.
+      is_original: as the original: stop early in long sentences with tags (all words
+        are counted, not the remaining ones); score no word that is cut off.
     """
 
     reads = "words"
