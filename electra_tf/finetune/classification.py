@@ -99,9 +99,9 @@ class RegressionScorer(Scorer):
             pearson = stats.pearsonr(targets, predictions)[0]
             spearman = stats.spearmanr(targets, predictions)[0]
         mse = np.mean(np.square(targets - predictions))
-        found = {"pearson": 100.0 * pearson, "spearman": 100.0 * spearman}
-        found |= {"mse": mse, "loss": np.mean(self.values("loss"))}
-        return [(name, float(value)) for name, value in found.items()]
+        pearson, spearman = 100.0 * float(pearson), 100.0 * float(spearman)
+        found = {"pearson": pearson, "spearman": spearman, "mse": float(mse)}
+        return [*found.items(), ("loss", float(np.mean(self.values("loss"))))]
 
 
 METRICS = ("accuracy", "mcc", "f1")
