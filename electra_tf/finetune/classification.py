@@ -18,19 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from electra_tf.errors import UserError
-from electra_tf.finetune import inputs
+from electra_tf.finetune import inputs, task
 from electra_tf.finetune.inputs import Columns, Input, Row, Source, shown
-from electra_tf.finetune.task import (
-    FeatureSpec,
-    HeadSpec,
-    Scorer,
-    Task,
-    class_details,
-    reasons,
-    rounded,
-    scores_by_class,
-    write_jsonl,
-)
+from electra_tf.finetune.task import FeatureSpec, HeadSpec, Scorer, Task
 from electra_tf.text import tokenization
 
 
@@ -78,7 +68,8 @@ class ClassificationScorer(Scorer):
     def details(self) -> dict[str, Any]:
         """Each class's precision, recall and F1, and which is taken for which."""
         both = self.values("label_ids"), self.values("predictions")
-        return class_details(*([self.labels[k] for k in numbers] for numbers in both))
+        names = ([self.labels[k] for k in numbers] for numbers in both)
+        return task.class_details(*names)
 
 
 class RegressionScorer(Scorer):
@@ -276,7 +267,7 @@ class TextTask(Task):
         logits = np.asarray(row["logits"], np.float64)
         shares = np.exp(logits - logits.max())
         pairs = zip(self.labels, shares / shares.sum(), strict=True)
-        odds = {name: rounded(share) for name, share in pairs}
+        odds = {name: task.rounded(share) for name, share in pairs}
         return {"label": self.answer(row), "probabilities": odds}
 
     def write_predictions(self, split, scorer, directory) -> list[str]:
@@ -288,7 +279,7 @@ class TextTask(Task):
             texts = {name: value for name, value in texts.items() if value is not None}
             right = {"correct": one.label} if split in self.splits("dev") else {}
             rows.append({"eid": one.eid} | texts | self.prediction(one, [row]) | right)
-        return [write_jsonl(Path(directory) / f"{self.name}_{split}.jsonl", rows)]
+        return [task.write_jsonl(Path(directory) / f"{self.name}_{split}.jsonl", rows)]
 
     # Reading the files of a description.
 
@@ -309,32 +300,33 @@ class TextTask(Task):
     def check(self) -> None:
         """Classes or numbers to tell apart, and a scale that holds the dev set's."""
         _ = self._has_classes and self.class_weights  # which may be wrong
-        if not self.description:
-            return
+        if self.description and (problem := next(self._problems(), None)):
+            raise UserError(f"task {self.name}: {problem}")
+
+    def _problems(self) -> Iterator[str]:
+        train, labels = self.path("train"), self.labels
         if self._has_classes:
-            train, labels = self.path("train"), self.labels
             if len(labels) < self.fewest_labels:
-                raise UserError(
-                    f"task {self.name}: {train} has {len(labels)} labels "
-                    f"({', '.join(labels) or 'none'}); there is nothing to learn"
-                    f"{reasons(self.skipped.get('train', ()))}."
+                skipped = task.reasons(self.skipped.get("train", ()))
+                yield (
+                    f"{train} has {len(labels)} labels ({', '.join(labels)}); there "
+                    f"is nothing to learn{skipped}."
                 )
             examples = [] if self.stored else self.read("train")
             texts = {(e.text_a, e.text_b) for e in examples}
             if len(texts) < len({e.label for e in examples}):
-                raise UserError(
-                    f"task {self.name}: {train} has {len(texts)} texts and more "
-                    "labels.\nAre the columns text_a and label swapped?"
+                yield (
+                    f"{train} has {len(texts)} texts and more labels.\nAre the columns "
+                    "text_a and label swapped?"
                 )
         elif self.highest <= self.lowest:
-            raise UserError(f"task {self.name}: all scores are {self.lowest:g}.")
+            yield f"all scores are {self.lowest:g}."
         elif self.config.scores_dev and not self.stored:
             low, high = _range([*self.read("train"), *self.read("dev")])
             if low < self.lowest or high > self.highest:
-                raise UserError(
-                    f"{self.path('dev')} has scores from {low:g} to {high:g}, the "
-                    f"training file from {self.lowest:g} to {self.highest:g}.\nGive "
-                    f'the scale in the task: "lowest": {low:g}, "highest": {high:g}.'
+                yield (
+                    f"{self.path('dev')} has scores from {low:g} to {high:g}, not the "
+                    f'training file.\nSet "lowest": {low:g}, "highest": {high:g}.'
                 )
 
     @property
@@ -501,7 +493,7 @@ class MultilabelScorer(Scorer):
 
     def details(self) -> dict[str, Any]:
         """Precision, recall and F1 of each class, in percent."""
-        classes = scores_by_class(*self._arrays(), self.labels, self._which)
+        classes = task.scores_by_class(*self._arrays(), self.labels, self._which)
         return {"classes": classes}
 
     @property
@@ -609,5 +601,5 @@ class MultilabelTask(TextTask):
         [row] = rows
         shares = 1 / (1 + np.exp(-np.asarray(row["logits"], np.float64)))
         pairs = list(zip(self.labels, shares, strict=True))
-        odds = {name: rounded(share) for name, share in pairs}
+        odds = {name: task.rounded(share) for name, share in pairs}
         return {"labels": [k for k, x in pairs if x > 0.5], "probabilities": odds}

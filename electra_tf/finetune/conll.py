@@ -112,17 +112,15 @@ def sentences_of(
                 yield Sentence(f"{name}, line {number}", line.split(), None)
         return
     for first, rows in sentences(lines, layout, skipped):
-        right = [len(r) == layout.width and bool(r[layout.words]) for r in rows]
-        place = 0 if all(right) else right.index(False)
-        where = f"{name}, line {first + place}"
-        if all(right):
+        is_wrong = (len(r) != layout.width or not r[layout.words] for r in rows)
+        wrong = next((number for number, x in enumerate(is_wrong) if x), None)
+        where = f"{name}, line {first + (wrong or 0)}"
+        if wrong is None:
             tags = None if layout.tags is None else [row[layout.tags] for row in rows]
             yield Sentence(where, [row[layout.words] for row in rows], tags)
-        elif len(rows[place]) == layout.width:
-            bad(where, "an empty word")
         else:
-            line = shown(" ".join(rows[place]))
-            bad(where, f"{line} has not {layout.width} columns as others have")
+            line = shown(" ".join(rows[wrong]))
+            bad(where, f"{line} has an empty word or not {layout.width} columns")
 
 
 def _is_comment(line: str, cells: list[str], layout: Layout, begins: bool) -> bool:

@@ -99,11 +99,11 @@ class GlueTask(TextTask):
     def examples(self, split: str) -> list[InputExample]:
         """All rows; in training both orders of pairs that have none."""
         found = []
-        for where, eid, texts, label in self.rows(split):
+        for where, eid, (a, *b), label in self.rows(split):
             if wrong := self.wrong_label(label):
                 self.bad(split, where, wrong)
             else:
-                found.append(InputExample(eid, texts[0], (*texts, None)[1], label))
+                found.append(InputExample(eid, a, b[0] if b else None, label))
         if split == "train" and self.glue.is_unordered and self.config.double_unordered:
             count = len(found)
             found += [InputExample(n + count, b, a, y) for n, a, b, y, _ in found]
@@ -113,17 +113,16 @@ class GlueTask(TextTask):
         """(place, example id, texts, label) of each row."""
         path, is_test = self.required(split), split in self.glue.submission
         lines = [*Source.of(path).lines] or [""]
-        first_line = 1
-        if self.glue.has_header or is_test:
-            self._check_header(path, lines[0], is_test)
-            lines, first_line = lines[1:], 2
+        has_header = self.glue.has_header or is_test
+        if has_header:
+            self._check_header(path, lines.pop(0), is_test)
         columns = (is_test and self.glue.test_text) or self.glue.text
         columns = (1, 2) if split == "diagnostic" else columns
         wanted = max(*columns, 0 if is_test else self.glue.label) + 1
         for eid, line in enumerate(lines):
             if not line.strip():
                 continue
-            where = f"{path}, line {eid + first_line}"
+            where = f"{path}, line {eid + 1 + has_header}"
             cells = line.split("\t")
             if len(cells) < wanted:
                 what = f"{len(cells)} columns instead of {wanted} or more"

@@ -27,13 +27,8 @@ import numpy as np
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
-from electra_tf.finetune import glue, qa
-from electra_tf.finetune.classification import (
-    METRICS,
-    MultilabelTask,
-    TextTask,
-    columns_of,
-)
+from electra_tf.finetune import classification, glue, qa
+from electra_tf.finetune.classification import METRICS, MultilabelTask, TextTask
 from electra_tf.finetune.tag_schemes import Notation
 from electra_tf.finetune.tagging import ChunkTask, TaggingTask
 from electra_tf.finetune.task import (
@@ -258,7 +253,8 @@ def table_of(facts: TaskFacts, config) -> dict[str, Any]:
     if facts.kind == "tagging":
         return found | {"words": description.get("words", usual.word_column)}
     of_glue = glue.GLUE[facts.name].columns if facts.name in glue.GLUE else ()
-    return found | {"columns": columns_of(description, of_glue, facts.num_texts)}
+    columns = classification.columns_of(description, of_glue, facts.num_texts)
+    return found | {"columns": columns}
 
 
 _SQUAD = {"squad": "squad/v2.0", "squadv1": "squad/v1.1"}

@@ -6,7 +6,6 @@ Plain tags, such as parts of speech, are labels as they are, scored word by word
 
 from __future__ import annotations
 
-import collections
 import functools
 import itertools
 import re
@@ -17,19 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from electra_tf.errors import UserError
-from electra_tf.finetune import conll, inputs, tag_schemes
+from electra_tf.finetune import conll, inputs, tag_schemes, task
 from electra_tf.finetune.conll import Sentence
 from electra_tf.finetune.inputs import Columns, Input, Source, shown
 from electra_tf.finetune.tag_schemes import PLAIN, Notation, Span, tags_of
-from electra_tf.finetune.task import (
-    FeatureSpec,
-    HeadSpec,
-    Scorer,
-    Task,
-    class_details,
-    rounded,
-    write_jsonl,
-)
+from electra_tf.finetune.task import FeatureSpec, HeadSpec, Scorer, Task
 from electra_tf.storage.files import atomic_write
 
 _TAG = re.compile(r"O|[BIES]-.+", re.DOTALL)
@@ -78,21 +69,14 @@ class SpanScorer(Scorer):
             return self._examples[int(row["eid"])].tags or []
         return [self.labels[int(i)] for i in row[name][: _num_words(row)]]
 
-    def _counts(self) -> dict[str, collections.Counter[str]]:
-        """Right, predicted and gold spans of each class."""
-        found = {name: collections.Counter() for name in ("right", "predicted", "gold")}
-        for row in self.rows:
-            names = ("predictions", "labels")
-            ours, theirs = (set(self._reading(self.tags(row, x))) for x in names)
-            both = (ours & theirs, ours, theirs)
-            for counter, spans in zip(found.values(), both, strict=True):
-                counter.update(name for _, _, name in spans)
-        return found
+    def _spans(self, name: str) -> set[tuple[int, int, int, str]]:
+        """(sentence, first word, last word, class) of all spans."""
+        tagged = enumerate(self.tags(row, name) for row in self.rows)
+        return {(n, *span) for n, tags in tagged for span in self._reading(tags)}
 
     def get_results(self) -> list[tuple[str, float]]:
         """precision, recall, f1 and the loss per word."""
-        counts = self._counts().values()
-        found = _precision_recall(*(counter.total() for counter in counts))
+        found = _scores(self._spans("predictions"), self._spans("labels"))
         words = sum(len(self.tags(row, "labels")) for row in self.rows)
         loss = sum(float(row["loss"]) for row in self.rows) / max(words, 1)
         return [*found.items(), ("loss", loss)]
@@ -102,12 +86,10 @@ class SpanScorer(Scorer):
 
         In percent.
         """
-        right, predicted, gold = self._counts().values()
-        classes = {
-            name: _precision_recall(right[name], predicted[name], gold[name])
-            | {"support": gold[name]}
-            for name in sorted({*predicted, *gold})
-        }
+        both, classes = [self._spans(x) for x in ("predictions", "labels")], {}
+        for name in sorted({name for spans in both for *_, name in spans}):
+            ours, gold = ({s for s in spans if s[-1] == name} for spans in both)
+            classes[name] = _scores(ours, gold) | {"support": len(gold)}
         return {"classes": classes}
 
     @property
@@ -117,12 +99,11 @@ class SpanScorer(Scorer):
         return len(seen) == 1
 
 
-def _precision_recall(right: int, predicted: int, gold: int) -> dict[str, float]:
+def _scores(predicted: set[Any], gold: set[Any]) -> dict[str, float]:
     """precision, recall and F1 in percent."""
-    precision = right / predicted if predicted else 0.0
-    recall = right / gold if gold else 0.0
-    both = precision + recall
-    f1 = 2 * precision * recall / both if both else 0.0
+    right = len(predicted & gold)
+    precision, recall = (right / len(x) if x else 0.0 for x in (predicted, gold))
+    f1 = 2 * precision * recall / (precision + recall) if right else 0.0
     return {"precision": 100.0 * precision, "recall": 100.0 * recall, "f1": 100.0 * f1}
 
 
@@ -148,7 +129,7 @@ class PlainTagScorer(SpanScorer):
     def details(self) -> dict[str, Any]:
         """Each tag's precision, recall and F1, and which is taken for which."""
         pairs = ((gold, ours or _CUT_OFF) for gold, ours in self._pairs())
-        return class_details(*zip(*pairs, strict=True))
+        return task.class_details(*zip(*pairs, strict=True))
 
 
 class TaggingTask(Task):
@@ -400,7 +381,7 @@ class TaggingTask(Task):
         odds = np.exp(logits - logits.max(axis=-1, keepdims=True, initial=-np.inf))
         best = odds.max(axis=-1, initial=0) / odds.sum(axis=-1)
         count = len(example.words)
-        shares = [*map(rounded, best), *[None] * (count - there)]
+        shares = [*map(task.rounded, best), *[None] * (count - there)]
         return {"tags": self._written(tags, count), "probabilities": shares}
 
     def write_predictions(self, split, scorer, directory) -> list[str]:
@@ -424,7 +405,7 @@ class TaggingTask(Task):
             lines += [f"{between.join(cells)}\n" for cells in rows_of] + ["\n"]
         path = Path(directory) / f"{self.name}_{split}.txt"
         atomic_write(path, "".join(lines))
-        return [write_jsonl(path.with_suffix(".jsonl"), rows), str(path)]
+        return [task.write_jsonl(path.with_suffix(".jsonl"), rows), str(path)]
 
     def _separator(self, split: str) -> str:
         """That of the file; a tab where a word or a class has a blank in it."""
