@@ -214,12 +214,10 @@ def _named(
 ) -> tuple[Layout, list[int | None]]:
     """The layout, and the columns that a task names, from 0."""
     first = next((cells_of(x) for x in lines if not x.startswith("#")), [])
-    globally = next((x for x in lines[:5] if x.startswith("# global.columns")), "")
-    names = globally.partition("=")[2].lower().split()
     if any(isinstance(column, str) and column in first for column in wanted):
         names, layout = first, layout_of(lines[1:])._replace(has_header=True)
-    elif not names and layout.width == len(_CONLL_U):
-        names = _CONLL_U
+    else:
+        names = _CONLL_U if layout.width == len(_CONLL_U) else []
     found: list[int | None] = []
     for column in wanted:
         place = column

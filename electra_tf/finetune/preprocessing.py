@@ -41,8 +41,10 @@ _SETTINGS = (
 )
 
 
-class FeatureStore(Mapping):
+class FeatureStore(dict):
     """Arrays [n, ...] by name, in memory only as far as they are read.
+
+    Its length is the number of examples.
 
     Args:
       manifest: the one that `_build` writes.
@@ -54,19 +56,14 @@ class FeatureStore(Mapping):
         num_tasks: int,
         manifest: Mapping[str, Any] = {},
     ):
-        self.arrays, self.num_tasks = arrays, num_tasks
+        super().__init__(arrays)
+        self.num_tasks = num_tasks
         self.digest = manifest.get("digest", "")
         # What "on_bad_example": "skip" left out, and where.
         self.skipped: list[str] = manifest.get("skipped", [])
         self.remarks: list[str] = manifest.get("remarks", [])  # from `Task.remark`
         self.num_cut: int = manifest.get("num_cut", 0)  # tokens beyond max_seq_length
         self.lengths = np.asarray(arrays["input_mask"]).sum(axis=1)
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        return self.arrays[name]
-
-    def __iter__(self):
-        return iter(self.arrays)
 
     def __len__(self) -> int:
         return len(self.lengths)

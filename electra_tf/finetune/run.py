@@ -203,8 +203,6 @@ def make_tasks(config, vocab: Vocabulary, console: Console, trained=None) -> lis
     kinds = ["dev"] * config.scores_dev + ["test"] * config.write_test_outputs
     if "test" in kinds and not any(task.splits("test") for task in tasks):
         raise UserError("write_test_outputs is set, but no task has a test set.")
-    for note in (note for task in tasks for note in task.notes(kinds)):
-        console.log(f"Note: {note}.")
     lines: list[str] = []
     if config.do_train:
         store = preprocessing.features(config, tasks, "train", True)

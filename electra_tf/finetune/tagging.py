@@ -177,24 +177,19 @@ class TaggingTask(Task):
     def check(self) -> None:
         """The tags are in one scheme; a model that is not trained knows all classes."""
         train, dev = self.path("train"), self.path("dev")
-        if self.stored is None:
-            if train.is_file() and not self.labels and self.read("train"):
+        if not self.stored and train.is_file():
+            if self.read("train") and not self.labels:
                 raise UserError(f"{train} has words, but no tags.")
-        elif self.config.scores_dev and (unknown := self._unknown("dev")):
+        is_checked = self.config.scores_dev and (self.stored or self.description)
+        unknown = self._unknown("dev") if is_checked else []
+        if unknown and self.stored:
             known = ", ".join(sorted({_class_of(tag) for tag in self.labels}))
             raise UserError(
                 f"{dev} has the class {shown(unknown[0])}, which the model was not "
                 f"trained for; it has {known}.\nName it as there, or train anew."
             )
-
-    def notes(self, kinds: Sequence[str]) -> list[str]:
-        """Classes that only the dev set has."""
-        unknown = self._unknown("dev") if "dev" in kinds else []
-        return super().notes(kinds) + [
-            f"{self.name}: class {name} is in {self.path('dev')} but not in the "
-            "training file; it can only be missed"
-            for name in unknown
-        ]
+        for name in unknown:
+            self.remark("dev", f"class {name} is missing in the training file", 0)
 
     def _unknown(self, split: str) -> list[str]:
         """The classes of a split that have no label."""

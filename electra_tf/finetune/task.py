@@ -22,6 +22,7 @@ import numpy as np
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
 from electra_tf.finetune.inputs import Input, Source
+from electra_tf.storage.checkpoints import as_text, differences
 from electra_tf.storage.files import atomic_write
 from electra_tf.storage.manifest import sha256
 from electra_tf.storage.remote import fetch_once
@@ -136,12 +137,6 @@ class Task(ABC):
 
     def check(self) -> None:  # noqa: B027 - optional
         """Raises a UserError for data that no training can use, before any work."""
-
-    def notes(self, kinds: Sequence[str]) -> list[str]:
-        """Notes on the data sets of these kinds for the user; not errors."""
-        if "test" in kinds and not self.splits("test"):
-            return [f"{self.name} has no test set"]
-        return []
 
     def read(self, split: str) -> list[Any]:
         """The `examples` of a split, which are read from its file once."""
@@ -330,18 +325,12 @@ def check_trained_for(directory: str | os.PathLike, tasks: Sequence[Task]) -> No
     for stored in read_facts(directory):
         if stored.name not in named:
             continue
-        ours = facts_of(named[stored.name])
-        for name, theirs in stored._replace(scheme=None)._asdict().items():
-            here = getattr(ours, name)
-            if here != theirs:
-                if name == "labels":
-                    here, theirs = ", ".join(here), ", ".join(theirs)
-                raise UserError(
-                    f"{stored.name}: {name} is {theirs} in "
-                    f"{Path(directory) / FACTS_FILE}, which the model was trained for, "
-                    f"and {here} by today's data and hparams.\nMake them the same, or "
-                    "train anew."
-                )
+        ours = facts_of(named[stored.name])._replace(scheme=stored.scheme)
+        if changed := differences(stored._asdict(), ours._asdict()):
+            raise UserError(
+                f"{stored.name}: {Path(directory) / FACTS_FILE} is of another task: "
+                f"{as_text(changed)}.\nMake them the same, or train anew."
+            )
 
 
 def class_details(gold: Sequence[str], predicted: Sequence[str]) -> dict[str, Any]:

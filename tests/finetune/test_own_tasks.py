@@ -49,7 +49,7 @@ def test_trained_model_determines_the_labels(tmp_path):
     two = {"text_b": "a"}
     refused(
         lambda: own_tasks(tmp_path, files, trained=tmp_path / "trial", **two),
-        *("num_texts is 1", "2 by today", "tasks.json"),
+        *("num_texts is 1 there, 2 here", "tasks.json"),
     )
 
 

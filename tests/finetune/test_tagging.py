@@ -111,7 +111,7 @@ def test_class_without_training_examples(tmp_path):
     files = {"train.txt": NER, "dev.txt": other, "test.txt": other}
     [task] = own_tasks(tmp_path, files, "tagging")
     assert task.labels == ["O", "S-LOC", "S-PER"]
-    assert any("NEW" in note and "missed" in note for note in task.notes(["dev"]))
+    assert any("NEW" in remark for remark in task.remarks["dev"])
     for split in ("dev", "test"):
         scorer = predicted(task, split, ["O", "S-LOC"])
         results = dict(scorer.get_results())
