@@ -29,46 +29,36 @@ class Glue(NamedTuple):
 
     text: tuple[int, ...]
     label: int
-    labels: tuple[str, ...]  # () for regression
     submission: dict[str, str]  # split -> file name
+    columns: tuple[Columns, ...] = (("sentence1", "sentence2"),)  # by their names
     test_text: tuple[int, ...] = ()  # where it is not `text`
+    metrics: tuple[str, ...] = ("accuracy",)  # the original has the first alone
+    labels: tuple[str, ...] = ("0", "1")  # () for regression
     has_header: bool = True
     is_unordered: bool = False
-    metrics: tuple[str, ...] = ("accuracy",)
-    columns: tuple[Columns, ...] = (("sentence1", "sentence2"),)  # by their names
 
 
 _NLI = ("entailment", "not_entailment")
-_SENTENCE = (("sentence",),)
+_MNLI = ("contradiction", "entailment", "neutral")
+_MNLI_FILES = {"test_matched": "MNLI-m", "test_mismatched": "MNLI-mm"}
+_MNLI_FILES |= {"diagnostic": "AX"}
+_PAIR, _MNLI_PAIR = ("sentence1", "sentence2"), ("premise", "hypothesis")
+_MRPC_PAIR = ("#1 String", "#2 String")
+_SENTENCE, _QUESTIONS = ("sentence",), ("question1", "question2")
+_BOTH = ("accuracy", "f1")
 GLUE = {
     "cola": Glue(
-        *((3,), 1, ("0", "1"), {"test": "CoLA"}, (1,)),
-        **{"has_header": False, "metrics": ("mcc",), "columns": _SENTENCE},
+        (3,), 1, {"test": "CoLA"}, (_SENTENCE,), (1,), ("mcc",), has_header=False
     ),
-    "sst": Glue((0,), 1, ("0", "1"), {"test": "SST-2"}, (1,), columns=_SENTENCE),
+    "sst": Glue((0,), 1, {"test": "SST-2"}, (_SENTENCE,), (1,)),
     "mrpc": Glue(
-        *((3, 4), 0, ("0", "1"), {"test": "MRPC"}),
-        is_unordered=True,
-        columns=(("#1 String", "#2 String"), ("sentence1", "sentence2")),
-        metrics=("accuracy", "f1"),
+        (3, 4), 0, {"test": "MRPC"}, (_MRPC_PAIR, _PAIR), (), _BOTH, is_unordered=True
     ),
-    "sts": Glue((7, 8), -1, (), {"test": "STS-B"}, is_unordered=True),
-    "qqp": Glue(
-        *((3, 4), 5, ("0", "1"), {"test": "QQP"}, (1, 2)),
-        columns=(("question1", "question2"),),
-        metrics=("accuracy", "f1"),
-    ),
-    "mnli": Glue(
-        (8, 9),
-        -1,
-        ("contradiction", "entailment", "neutral"),
-        {"test_matched": "MNLI-m", "test_mismatched": "MNLI-mm", "diagnostic": "AX"},
-        columns=(("sentence1", "sentence2"), ("premise", "hypothesis")),
-    ),
-    "qnli": Glue(
-        *((1, 2), 3, _NLI, {"test": "QNLI"}), columns=(("question", "sentence"),)
-    ),
-    "rte": Glue((1, 2), 3, _NLI, {"test": "RTE"}),
+    "sts": Glue((7, 8), -1, {"test": "STS-B"}, labels=(), is_unordered=True),
+    "qqp": Glue((3, 4), 5, {"test": "QQP"}, (_QUESTIONS,), (1, 2), _BOTH),
+    "mnli": Glue((8, 9), -1, _MNLI_FILES, (_PAIR, _MNLI_PAIR), labels=_MNLI),
+    "qnli": Glue((1, 2), 3, {"test": "QNLI"}, (("question", "sentence"),), labels=_NLI),
+    "rte": Glue((1, 2), 3, {"test": "RTE"}, labels=_NLI),
 }
 
 

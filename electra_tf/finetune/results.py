@@ -23,7 +23,7 @@ import numpy as np
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.hparams import PLACE, default_of
-from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
+from electra_tf.errors import UserError
 from electra_tf.finetune.task import without_files
 from electra_tf.interop.checkpoint import CheckpointInfo
 from electra_tf.paths import local_of, shown
@@ -179,24 +179,18 @@ class Results:
             self.trials |= self._read(self.json_path.with_name(name))
 
     def _read(self, path: Path) -> dict[int, TrialResult]:
-        try:
-            fetch(path)
-            content = json.loads(path.read_text(encoding="utf-8"))
-            stored = content["settings"]
-            trials = [_trial(fields) for fields in content["trials"]]
-        except FileNotFoundError:
+        fetch(path)
+        if not path.is_file():
             return {}
-        except JSON_ERRORS as error:
-            raise UserError(
-                f"{path} is not a results file: {error!r}\nMove it away.", EXIT_DAMAGED
-            ) from None
+        content = read_json(path, "Move it away.")
+        stored = content.get("settings", {})
         if changed := differences(stored, self.settings):
             raise UserError(
                 f"{path} holds results of other settings: {as_text(changed)}.\n"
                 'Set "model_dir" to a new place, or move those results and models away.'
             )
         self.settings.setdefault(DATA, stored.get(DATA, {}))
-        return {result.trial: result for result in trials}
+        return {fields["trial"]: _trial(fields) for fields in content["trials"]}
 
     def add(self, result: TrialResult) -> None:
         """Adds or replaces a trial and writes both files, or the trial's own one."""
