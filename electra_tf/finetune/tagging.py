@@ -180,21 +180,17 @@ class TaggingTask(Task):
         if not self.stored and train.is_file():
             if self.read("train") and not self.labels:
                 raise UserError(f"{train} has words, but no tags.")
-        is_checked = self.config.scores_dev and (self.stored or self.description)
-        unknown = self._unknown("dev") if is_checked else []
-        if unknown and self.stored:
-            known = ", ".join(sorted({_class_of(tag) for tag in self.labels}))
-            raise UserError(
-                f"{dev} has the class {shown(unknown[0])}, which the model was not "
-                f"trained for; it has {known}.\nName it as there, or train anew."
-            )
-        for name in unknown:
+        if not (self.config.scores_dev and (self.stored or self.description)):
+            return
+        known = {_class_of(tag) for tag in self.labels}
+        there = {_class_of(tag) for e in self.read("dev") for tag in e.tags or ()}
+        for name in sorted(there - known):
+            if self.stored:
+                raise UserError(
+                    f"{dev} has the class {shown(name)}, which the model was not "
+                    f"trained for; it has {', '.join(sorted(known))}."
+                )
             self.remark("dev", f"class {name} is missing in the training file", 0)
-
-    def _unknown(self, split: str) -> list[str]:
-        """The classes of a split that have no label."""
-        there = {_class_of(t) for e in self.read(split) for t in e.tags or ()}
-        return sorted(there - {_class_of(tag) for tag in self.labels})
 
     @property
     def head(self) -> HeadSpec:
@@ -241,22 +237,20 @@ class TaggingTask(Task):
         """All sentences whose words all have a tag, or that have no tags."""
         found: list[TaggingExample] = []
         for where, words, tags, identity in self.sentences(split):
-            if tags is None:
-                found.append(TaggingExample(len(found), words, None, (), identity))
-                continue
-            if len(words) != len(tags):
-                self.bad(split, where, f"{len(words)} words, {len(tags)} tags")
-                continue
-            marks = [self.notation.read(tag) for tag in tags]
-            if None in marks:
-                wrong = tags[marks.index(None)]
+            marks, wrong = [self.notation.read(tag) for tag in tags or ()], ""
+            if tags is not None and len(words) != len(tags):
+                wrong = f"{len(words)} words, {len(marks)} tags"
+            elif None in marks:
+                tag = shown(tags[marks.index(None)])
                 hint = '; "scheme": "plain" takes any tag' * bool(self.description)
-                what = f"the tag {shown(wrong)} {self.notation.wrong()}{hint}"
-                self.bad(split, where, what)
+                wrong = f"the tag {tag} {self.notation.wrong()}{hint}"
+            if wrong:
+                self.bad(split, where, wrong)
                 continue
-            if not self.is_plain:
+            if tags and not self.is_plain:
                 marks = tags_of(self.reading(marks), len(tags))
-            found.append(TaggingExample(len(found), words, marks, tags, identity))
+            right = None if tags is None else marks
+            found.append(TaggingExample(len(found), words, right, tags or (), identity))
         return found
 
     def _sentences(self, split: str) -> list[Sentence]:
