@@ -18,7 +18,6 @@ from electra_tf.finetune import inputs
 from electra_tf.finetune.inputs import Columns, Input, Source, refuse, shown
 from electra_tf.finetune.tag_schemes import OUTSIDE
 
-Lines = tuple[int, list[list[str]]]  # number of its first line, cells of each line
 Named = str | int | None  # a column, by name or number from 1; None: unknown
 # Names of lists of words in JSON, and of tags.
 WORDS, TAGS = ("words", "tokens"), ("tags", "ner_tags")
@@ -72,8 +71,8 @@ def cells_of(line: str) -> list[str]:
 
 def sentences(
     lines: Iterator[str], layout: Layout, skipped: list[str] | None = None
-) -> Iterator[Lines]:
-    """The cells of the sentences in a file's lines.
+) -> Iterator[tuple[int, list[list[str]]]]:
+    """(number of its first line, cells of its lines) of each sentence.
 
     Args:
       skipped: takes the comments that are left out.

@@ -50,12 +50,7 @@ class FeatureStore(dict):
       manifest: the one that `_build` writes.
     """
 
-    def __init__(
-        self,
-        arrays: dict[str, np.ndarray],
-        num_tasks: int,
-        manifest: Mapping[str, Any] = {},
-    ):
+    def __init__(self, arrays: dict, num_tasks: int, manifest: Mapping = {}):
         super().__init__(arrays)
         self.num_tasks = num_tasks
         self.digest = manifest.get("digest", "")

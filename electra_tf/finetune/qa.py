@@ -42,11 +42,8 @@ _TRUTHS = {"true": True, "false": False, "1": True, "0": False}
 _TRUTHS |= {"1.0": True, "0.0": False, "yes": True, "no": False}
 
 
-class Answer(NamedTuple):
-    """A right answer, and where it begins in the context."""
-
-    text: str
-    start: int | None  # None if unknown
+# A right answer, and where it begins in its context; None if unknown.
+Answer = tuple[str, int | None]
 
 
 class Question(NamedTuple):
@@ -66,12 +63,8 @@ class Question(NamedTuple):
     is_impossible: bool | None
 
 
-class Paragraph(NamedTuple):
-    """A text with its questions."""
-
-    where: str
-    context: str
-    questions: list[Question]
+# Place in a file, text, and questions on it.
+Paragraph = tuple[str, str, list[Question]]
 
 
 def questions(source: Source) -> Iterator[Input]:
@@ -121,7 +114,7 @@ def paragraph(
             found.append(_question(one, has_answers))
         except ValueError as error:
             bad(where, str(error))
-    return Paragraph(where, context, found)
+    return where, context, found
 
 
 def _field(entry: Mapping[Any, Any], name: str) -> Any:
@@ -166,7 +159,7 @@ def _answers(entry: Mapping[str, Any]) -> list[Answer] | None:
 
 def _answer(value: Any) -> Answer:
     if isinstance(value, str):
-        return Answer(value, None)
+        return value, None
     text = _field(value, "text") if isinstance(value, Mapping) else None
     if not isinstance(text, str | int | float):
         raise ValueError(f"{shown(value)} is not an answer: it has no text")
@@ -175,7 +168,7 @@ def _answer(value: Any) -> Answer:
     number = inputs.number_of("-1" if start is None else str(start).strip() or "-1")
     if number is None or number % 1:
         raise ValueError(f"answer_start is {shown(start)}, not a number")
-    return Answer(str(text), int(number))
+    return str(text), int(number)
 
 
 def _spans(detected: Any) -> list[Answer] | None:
@@ -183,7 +176,7 @@ def _spans(detected: Any) -> list[Answer] | None:
     if detected is None:
         return None
     try:
-        return [Answer(one["text"], one["char_spans"][0][0]) for one in detected]
+        return [(one["text"], one["char_spans"][0][0]) for one in detected]
     except (LookupError, TypeError):
         raise ValueError(
             f"detected_answers is {shown(detected)}; expected: text and char_spans"
@@ -383,7 +376,7 @@ class QATask(Task):
 
         Raises ValueError for a question that cannot be used.
         """
-        texts = (answer.text for answer in question.answers or ())
+        texts = (text for text, _ in question.answers or ())
         right = tuple(text for text in texts if text.strip() or not self.is_v2)
         is_some = bool("".join(right).strip())
         if question.is_impossible and is_some:

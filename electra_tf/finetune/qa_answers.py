@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.finetune.task import Scorer
 from electra_tf.text.tokenization import basic_tokenize
 from electra_tf.text.vocabulary import TokenizerConfig
@@ -73,10 +74,7 @@ def nbest(
     windows: Sequence[Window],
     outputs: Sequence[dict[str, Any]],
     text_of: TextOf,
-    *,
-    joint: bool,
-    n_best_size: int,
-    max_answer_length: int,
+    config: FinetuningConfig,
 ) -> list[Answer]:
     """The best different answers to a question, best first; at least one.
 
@@ -88,15 +86,15 @@ def nbest(
     spans = [
         (window, *span)
         for window, output in zip(windows, outputs, strict=True)
-        for span in _spans(output, joint, n_best_size)
+        for span in _spans(output, config)
         if {*span[:2]} <= window.words.keys()
         and window.max_context[span[0]]
-        and 0 <= span[1] - span[0] < max_answer_length
+        and 0 <= span[1] - span[0] < config.max_answer_length
     ]
     spans.sort(key=lambda span: span[3] + span[4], reverse=True)
     found: dict[str, Answer] = {}
     for window, start, end, *logits in spans:
-        if len(found) >= n_best_size:
+        if len(found) >= config.n_best_size:
             break
         text = text_of(window, start, end)
         if text not in found:
@@ -121,9 +119,9 @@ def original_text(words: Sequence[str], config: TokenizerConfig) -> TextOf:
     return text_of
 
 
-def _spans(output: dict[str, Any], joint: bool, n_best_size: int):
+def _spans(output: dict[str, Any], config: FinetuningConfig):
     """(start, end, score of the start, of the end), not all of them possible."""
-    if joint:
+    if config.joint_prediction:
         ends, end_scores = output["end_top_index"], output["end_top_log_probs"]
         for i, start in enumerate(output["start_top_index"]):
             score = float(output["start_top_log_probs"][i])
@@ -131,8 +129,8 @@ def _spans(output: dict[str, Any], joint: bool, n_best_size: int):
                 yield int(start), int(end), score, float(end_scores[i][j])
         return
     start_logits, end_logits = output["start_logits"], output["end_logits"]
-    last = best_indexes(end_logits, n_best_size)
-    for start in best_indexes(start_logits, n_best_size):
+    last = best_indexes(end_logits, config.n_best_size)
+    for start in best_indexes(start_logits, config.n_best_size):
         for end in last:
             yield start, end, float(start_logits[start]), float(end_logits[end])
 
@@ -320,19 +318,12 @@ def decode(task: Any, example: Any, outputs: list[dict[str, Any]]) -> Answers:
     Args:
       task: a `finetune.qa.QATask`.
     """
-    config = task.config
-    found = nbest(
-        task.windows(example),
-        outputs,
-        task.text_of(example),
-        joint=config.joint_prediction,
-        n_best_size=config.n_best_size,
-        max_answer_length=config.max_answer_length,
-    )
+    windows, text_of = task.windows(example), task.text_of(example)
+    found = nbest(windows, outputs, text_of, task.config)
     if not task.is_v2:
         return Answers(found, found[0], None)
     best = next((a for a in found if a.text), found[0])
-    return Answers(found, best, null_odds(config, outputs, best))
+    return Answers(found, best, null_odds(task.config, outputs, best))
 
 
 def null_odds(config, outputs, best: Answer) -> float:

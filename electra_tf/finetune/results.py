@@ -145,25 +145,17 @@ class Results:
     """The results of all trials, on disk after each.
 
     Args:
-      json_path: where they are kept; the text goes beside it.
-      txt_path: the original's text.
+      config: of the run.
       settings: what the trials have in common, and DATA as far as they are known;
         results of others are not mixed in.
       only: the one trial that this process makes. It goes into a file of its own, so
         that processes do not write to the same one.
     """
 
-    def __init__(
-        self,
-        json_path: str,
-        txt_path: str,
-        settings: Mapping[str, Any],
-        only: int | None = None,
-        num_trials: int | None = None,
-    ):
-        self._num_trials = num_trials
-        self.json_path, self.txt_path = Path(json_path), Path(txt_path)
-        self.only = only
+    def __init__(self, config, settings: Mapping[str, Any], only: int | None = None):
+        self._num_trials, self.only = config.num_trials, only
+        self.json_path = Path(config.results_json)
+        self.txt_path = Path(config.results_txt)
         self.settings = json.loads(json.dumps(settings))
         self.trials: dict[int, TrialResult] = {}
 
@@ -224,8 +216,7 @@ class Results:
 
     def _counted(self) -> list[TrialResult]:
         """The trials that were asked for, in their order."""
-        last = self._num_trials or max(self.trials, default=0)
-        return [r for k, r in sorted(self.trials.items()) if k <= last]
+        return [r for k, r in sorted(self.trials.items()) if k <= self._num_trials]
 
     def text(self) -> str:
         """The original's results text."""

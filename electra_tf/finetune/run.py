@@ -249,8 +249,7 @@ def results_of(
     settings = files.settings_of(config, source, vocab)
     if tasks:
         settings[files.DATA] = preprocessing.data_facts(config, tasks)
-    places = config.results_json, config.results_txt
-    results = files.Results(*places, settings, only, config.num_trials)
+    results = files.Results(config, settings, only)
     if config.do_train:
         results.load()
     return results

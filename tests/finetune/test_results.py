@@ -4,6 +4,7 @@
 import json
 import math
 import statistics
+import types
 
 import pytest
 
@@ -24,7 +25,12 @@ def trial(number, accuracy, degenerate=()):
 
 
 def results_in(directory, settings=SETTINGS):
-    return Results(directory / "r" / "x.json", directory / "r" / "x.txt", settings)
+    return Results(config_of(directory / "r"), settings)
+
+
+def config_of(folder, num_trials=9):
+    places = {"results_json": folder / "x.json", "results_txt": folder / "x.txt"}
+    return types.SimpleNamespace(num_trials=num_trials, **places)
 
 
 def test_statistics_are_those_of_the_trials(tmp_path):
@@ -42,10 +48,10 @@ def test_statistics_are_those_of_the_trials(tmp_path):
 
 def test_trials_beyond_num_trials_are_kept_and_not_counted(tmp_path):
     places, values = (tmp_path / "x.json", tmp_path / "x.txt"), [60.0, 70.0, 50.0]
-    before = Results(*places, SETTINGS, num_trials=3)
+    before = Results(config_of(tmp_path, 3), SETTINGS)
     for number, value in enumerate(values, start=1):
         before.add(trial(number, value, ["rte"] if number == 3 else []))
-    again = Results(*places, SETTINGS, num_trials=2)
+    again = Results(config_of(tmp_path, 2), SETTINGS)
     again.load()
     again.write()
     assert again.statistics()["rte"]["accuracy"].mean == 65.0

@@ -96,15 +96,14 @@ def test_replaced_weights_differ(tmp_path, is_run):
         found.append(said | {"init_checkpoint": "the same path"})
     assert changed(found[0], found[1]) == []
     assert changed(found[0], found[2]) == ["init_sha256"]
-    paths = str(tmp_path / "r.json"), str(tmp_path / "r.txt")
-    Results(*paths, found[0]).add(TrialResult(1, 42, {}, [], 1, {}))
-    Results(*paths, found[1]).load()
+    Results(config, found[0]).add(TrialResult(1, 42, {}, [], 1, {}))
+    Results(config, found[1]).load()
     for others, name in (
         (found[2], "init_sha256"),
         (found[0] | {"vocab_sha256": "other"}, "vocab_sha256"),
     ):
         with pytest.raises(UserError, match=f"other settings: {name} is"):
-            Results(*paths, others).load()
+            Results(config, others).load()
 
 
 def test_trial_continues_with_the_same_settings(tmp_path):
