@@ -190,7 +190,7 @@ class CheckpointInfo:
         """Where it and the config of a run differ, as far as its files say it.
 
         Args:
-          config: of EXPORT the hparams that the user adds.
+          config: or the hparams that a user sets.
           purpose: RESUME or EVALUATE: the same model; WARM_START: weights whose
             objective, vocabulary and length may differ; FINETUNE: the encoder; EXPORT:
             weights, files and hparams of one whole model.
@@ -202,68 +202,71 @@ class CheckpointInfo:
             there = there | {"do_lower_case": self.do_lower_case}
         if isinstance(config, Mapping):
             here = fields_of_hparams(config, defaults=False)
+        else:
+            here = dataclasses.asdict(config.model_config()) | config.identity()
+            here["embedding_size"] = config.embedding_size
+            here["do_lower_case"] = config.do_lower_case
+        found = []
+        if purpose == EXPORT:
             found = contradictions(self.inferred, there | here)
-            return found + [d for d in differences(there, here) if d not in found]
-        here = dataclasses.asdict(config.model_config()) | config.identity()
-        here["embedding_size"] = config.embedding_size
-        here["do_lower_case"] = config.do_lower_case
         ignored = _IGNORED.get(purpose, ())
-        return [d for d in differences(there, here) if d[0] not in ignored]
+        more = [d for d in differences(there, here) if d not in found]
+        return found + [d for d in more if d[0] not in ignored]
 
     def check(
         self,
-        config: PretrainingConfig | FinetuningConfig,
-        vocab: Vocabulary,
+        config: PretrainingConfig | FinetuningConfig | Mapping[str, Any],
+        vocab: Vocabulary | None,
         purpose: str,
     ) -> None:
-        """Raises a `UserError` with all differences and the hparams that fit."""
+        """Raises a `UserError` with all differences and the hparams that fit.
+
+        Args:
+          config, purpose: see `compare`.
+          vocab: of the config; None: of hparams, which are compared alone.
+        """
         found = self.compare(config, purpose)
+        reasons, remedies = [text_of(found)] if found else [], []
         fitting = hparams_of_fields((name, there) for name, there, _ in found)
         if purpose == FINETUNE and any(name in SHAPE for name, _, _ in found):
             fitting |= size_hparams(self.shape)
-        reasons, remedies = [text_of(found)] if found else [], []
-        sha256 = self.vocab_sha256
-        if purpose != WARM_START and sha256 not in (None, vocab.sha256):
-            reasons.append(
-                f"it was trained with another vocabulary than {vocab.path}: sha256 "
-                f"{sha256:.16}... there, {vocab.sha256:.16}... here"
-            )
-            theirs = self.vocab_file
-            is_file = theirs and os.path.isfile(theirs)
-            if is_file and Vocabulary.load(theirs).sha256 == sha256:
-                fitting["vocab_file"] = theirs
-            else:
-                remedies.append("Set vocab_file to its vocabulary.")
-        ours = resolve_settings(vocab, do_lower_case=config.do_lower_case)
-        stored = self.tokenizer_config
-        same_case = stored and stored.do_lower_case == ours.do_lower_case
-        if purpose == FINETUNE and same_case and not stored.equivalent(ours):
-            reasons.append(f"its text is {stored} there, {ours} here")
-            remedies.append(f"Set strip_accents in {vocab.path}.json as it was there.")
-        if fitting:
+        if vocab and purpose != WARM_START:
+            sha256, own = self.vocab_sha256, self.vocab_file
+            has_own = own and os.path.isfile(own)
+            if sha256 not in (None, vocab.sha256):
+                reasons.append(
+                    f"it was trained with another vocabulary than {vocab.path}: sha256 "
+                    f"{sha256:.16}... there, {vocab.sha256:.16}... here"
+                )
+                if has_own and Vocabulary.load(own).sha256 == sha256:
+                    fitting["vocab_file"] = own
+                else:
+                    remedies.append("Set vocab_file to its vocabulary.")
+        if vocab and purpose == FINETUNE and (stored := self.tokenizer_config):
+            ours = resolve_settings(vocab, do_lower_case=config.do_lower_case)
+            same_case = stored.do_lower_case == ours.do_lower_case
+            if same_case and not stored.equivalent(ours):
+                reasons.append(f"its text is {stored} there, {ours} here")
+                remedies.append(f"Set strip_accents in {vocab.path}.json as it was.")
+        if purpose == EXPORT:
+            remedies = ["Weights, the files beside them and hparams must agree."]
+        elif fitting:
             remedies.append(f"These hparams fit it: {json.dumps(fitting)}")
         if reasons:
             raise UserError(
-                f"{self.origin} is another model than this run's: "
-                f"{'; '.join(reasons)}.\n{' '.join(remedies)}"
+                f"{self.origin} is another model: {'; '.join(reasons)}.\n"
+                f"{' '.join(remedies)}"
             )
 
     def finetuning_hparams(self, explicit: Mapping[str, Any]) -> dict[str, Any]:
-        """Its shape and casing, as hparams of a fine-tuning run.
+        """Its shape and casing, as hparams of a fine-tuning run that sets `explicit`.
 
-        Raises a `UserError` with all hparams of `explicit` that give another shape.
+        Raises a `UserError` if these contradict it.
         """
-        shape, given = self.shape, fields_of_hparams(explicit, False)
-        if found := differences(shape, given):
-            raise UserError(
-                f"{self.origin} is another model: {text_of(found)}.\n"
-                "Leave the shape out: the checkpoint decides it. These hparams fit it: "
-                f"{json.dumps(size_hparams(shape))}"
-            )
-        found = size_hparams(shape, explicit.get("model_size"))
-        more = explicit.get("model_hparam_overrides", {})
-        found["model_hparam_overrides"] = more | found.get("model_hparam_overrides", {})
-        if "do_lower_case" not in explicit and self.do_lower_case is not None:
+        self.check(explicit, None, FINETUNE)
+        found = size_hparams(self.shape, explicit.get("model_size"))
+        found[_OVERRIDES] = explicit.get(_OVERRIDES, {}) | found.get(_OVERRIDES, {})
+        if self.do_lower_case is not None:
             found["do_lower_case"] = self.do_lower_case
         return found
 
@@ -388,12 +391,7 @@ class CheckpointInfo:
         hparams = hparams or {}
         vocab.check_size(hparams.get("vocab_size", len(vocab)))
         model = dataclasses.replace(self, open=lambda: opened)
-        if found := model.compare(hparams, EXPORT):
-            text = "; ".join(f"{name} is {a!r}, not {b!r}" for name, a, b in found)
-            raise UserError(
-                f"{self.origin}: {text}.\nWeights, the files beside them and hparams "
-                "must agree; hparams only add what the others do not say."
-            )
+        model.check(hparams, None, EXPORT)
         unknown = _assumed(every.shapes)
         known = {k: v for k, v in model.inferred.items() if k not in unknown}
         known |= self.known | fields_of_hparams(hparams, defaults=False)

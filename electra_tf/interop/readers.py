@@ -41,28 +41,25 @@ from electra_tf.text.vocabulary import read_settings, recorded_settings
 _CONFIG = "config.json"  # the hparams of a run
 _MADE_WITH = ("max_seq_length", "mask_prob", "temperature", "disallow_correct")
 _LFS, _LFS_SIZE = b"version https://git-lfs", 1024
-_CONVERTED = (
-    "{0} has the weights of another library.\nConvert it with transformers 4: "
-    'AutoModelForPreTraining (a generator: ElectraForMaskedLM).from_pretrained("{1}", '
-)
-# Names of files and folders without weights for this program -> what to say of {0} in
-# the folder {1}; the first that fits.
+# Names of files and folders that hold no model for this program -> the reason, for {0}
+# in the folder {1}. The first match counts.
 _OTHERS = {
-    r"tf_model\.h5": _CONVERTED + 'from_tf=True).save_pretrained("{1}")',
-    r"flax_model\.msgpack": _CONVERTED + 'from_flax=True).save_pretrained("{1}")',
-    r".*(\.index|-of-00001)": "{0} is a file of a checkpoint.\nGive its prefix alone.",
+    r"tf_model\.h5|flax_model\.msgpack": (
+        "{0} has the weights of another library.\nConvert it with transformers 4: "
+        'AutoModelForPreTraining.from_pretrained("{1}", from_tf=True) or '
+        'from_flax=True, then save_pretrained("{1}").'
+    ),
+    r".*(\.index|-of-00001)": "{0} is a file of a checkpoint: give its prefix.",
     r".*\.(bin|pt|pth|ckpt|pkl)": (
-        "{0} is a PyTorch pickle, which can run any code when it is loaded; it is not "
-        "read.\nexport_model.py --allow-pytorch-bin reads nothing but its weights; so "
-        "does save_pretrained of transformers (model.safetensors)."
+        "{0} is a PyTorch pickle, which can run any code when it is loaded.\n"
+        "export_model.py --allow-pytorch-bin reads its weights alone; so does "
+        "save_pretrained of transformers (model.safetensors)."
     ),
     r".*\.keras": (
         "{0} is a model saved by Keras: keras.saving.load_model reads it, after "
-        "`import electra_tf`.\nHere give a run or an export."
+        "`import electra_tf`."
     ),
-    r"checkpoint-\d+": (
-        "{1} is the output of a Trainer.\nGive one of its checkpoints, such as {0}."
-    ),
+    r"checkpoint-\d+": "{1} is the output of a Trainer: give one, such as {0}.",
 }
 
 
@@ -262,14 +259,11 @@ def _no_model(path: Path) -> UserError:
     """Why no model can be read from a path."""
     if not path.exists():
         if data := sorted(path.parent.glob(f"{path.name}.data-*")):
-            message = f"{path}.index is missing beside {data[0].name}; copy it again."
+            message = f"{path}.index is missing beside {data[0].name}: copy it again."
             return UserError(message, EXIT_DAMAGED)
         message = f"{path} is neither a directory nor the prefix of a checkpoint."
         if not path.is_absolute() and len(path.parts) == 2:
-            message += (
-                "\nIf it is a name on Hugging Face's hub: hf download "
-                f"{path} --local-dir {path.name}"
-            )
+            message += f"\nOn the hub: hf download {path} --local-dir {path.name}"
         return NoModelError(message)
     files = [path] if path.is_file() else path.iterdir()
     # checkpoint-1000 is newer than checkpoint-500.
@@ -277,16 +271,11 @@ def _no_model(path: Path) -> UserError:
     for pattern, text in _OTHERS.items():
         if found := next((f for f in files if re.fullmatch(pattern, f.name)), None):
             return UserError(text.format(found, found.parent))
-    if path.is_file():
+    if found := path.is_dir() and saved_model_in(path):
         return UserError(
-            f"{path} is not a checkpoint that can be read.\nGive a checkpoint prefix "
-            "(model.ckpt-N), or a model's directory."
-        )
-    if found := saved_model_in(path):
-        return UserError(
-            f"{found} is a SavedModel, whose weights cannot be read: run_inference.py "
-            "takes it for predict,\nand with --output-dir for score and detect. Give "
-            "the run that it was exported from."
+            f"{found} is a SavedModel, whose weights cannot be read: give the run that "
+            "it was exported from.\nrun_inference.py takes it for predict, and with "
+            "--output-dir for score and detect."
         )
     if runs := sorted(str(run) for run in path.glob("models/*") if run.is_dir()):
         return NoModelError(

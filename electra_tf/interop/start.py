@@ -266,11 +266,10 @@ def load_initial(
         log(f"Changed: text is {ours} here, {model.tokenizer_config} in {path}")
     stored = tf1.as_residuals(fit_rows(opened.tensors, theirs, log), variables)
     tensors = opened._replace(tensors=stored).weights(log)
-    values, report = _plan(tensors, variables, theirs, vocab, f"init_checkpoint {path}")
     model.compare_with_library(opened, log)
-    for name, value in values.items():
-        variables[name].assign(value)
-    log(f"Weights initialised from {path}; the optimizer starts anew.")
+    path = f"init_checkpoint {model.origin}"
+    report = _assign(tensors, variables, theirs, vocab, path)
+    log(f"Weights initialised from {model.origin}; the optimizer starts anew.")
     for line in report.lines():
         log(line)
     return report
@@ -289,11 +288,8 @@ def load_generator(
     """
     stored = model.read(log=log)
     path = f"init_generator {stored.origin}"
-    if stored.vocab.tokens != vocab.tokens:
-        raise UserError(
-            f"{path} has another vocabulary than {vocab.path}.\nBuild the data with "
-            "it, and set vocab_file."
-        )
+    advice = "Build the data with its vocabulary, and set vocab_file."
+    vocab.check_same(stored.vocab.sha256, f"{path} was trained", advice)
     if not networks.is_representable(stored):
         raise UserError(f"{path} has a generator that is not a masked language model.")
     [network] = networks.split(stored, networks.GENERATOR).values()
@@ -308,20 +304,18 @@ def load_generator(
         name.replace(_ENCODER, "generator/", 1): value
         for name, value in network.tensors.items()
     }
-    values, report = _plan(tensors, needed, vocab, vocab, path)
-    for name, value in values.items():
-        needed[name].assign(value)
+    _assign(tensors, needed, vocab, vocab, path)
     log(f"Generator from {stored.origin}; it does not learn.")
 
 
-def _plan(
+def _assign(
     tensors: Mapping[str, np.ndarray],
     variables: Mapping[str, Any],
     theirs: Vocabulary,
     ours: Vocabulary,
     path: str,
-) -> tuple[dict[str, np.ndarray], WeightReport]:
-    """(values to assign, report) for all variables; `path` as errors name it."""
+) -> WeightReport:
+    """Assigns what fits to the variables, or nothing: `UserError` naming `path`."""
     parts = {_part(name) for name in tensors}
     here = {_part(name) for name in variables}
     for name in sorted(tensors.keys() - variables.keys()):
@@ -365,7 +359,9 @@ def _plan(
             report.changed[name] = how
         else:
             report.loaded.append(name)
-    return values, report
+    for name, value in values.items():
+        variables[name].assign(value)
+    return report
 
 
 def _by_token(array, variable, theirs: Mapping[str, int], ours: Sequence[str]):

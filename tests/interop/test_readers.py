@@ -301,7 +301,7 @@ def test_settings_that_no_shape_shows_must_fit_the_run(form, run, changes, tmp_p
             check_fits(found, changed(changes | action), vocab)
         name = next(iter(changes.get(OVERRIDES, changes)))
         message = str(error.value)
-        assert f"{found.origin} is another model than this run's: {name} is" in message
+        assert f"{found.origin} is another model: {name} is" in message
         fitting = json.loads(message.partition("These hparams fit it: ")[2])
         back = {OVERRIDES: changes.get(OVERRIDES, {}) | fitting.pop(OVERRIDES, {})}
         check_fits(found, changed(changes | action | fitting | back), vocab)
