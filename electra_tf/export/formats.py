@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The formats of export_model.py, and what can be checked before TensorFlow is there.
 
-A new format is an entry of FORMATS and a module with a function `export_<format>`.
+A new format is an entry of FORMATS and a module with a function.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
+import pkgutil
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -24,26 +25,25 @@ from electra_tf.storage.remote_run import bring_model
 class Format(NamedTuple):
     """What is known of a format before its module is imported."""
 
-    module: str  # its `export_<format>(ExportRequest)` returns what was written
+    function: str  # of electra_tf.export: ExportRequest -> what was written
     precisions: tuple[str, ...] = ("float32",)
     reads: tuple[str, ...] = ("what",)  # fields of a request that not every format has
     needs_free_dir: bool = True  # False: it writes beside what is in output_dir
 
 
-_HERE = "electra_tf.export"
 FORMATS = {
-    "huggingface": Format(f"{_HERE}.other_libraries", reads=("what", "handle")),
-    "hub": Format(f"{_HERE}.hub", reads=("handle", "license")),
-    "keras_hub": Format(f"{_HERE}.other_libraries"),
-    "litert": Format(f"{_HERE}.litert", ("float32", "float16", "int8")),
-    "onnx": Format(f"{_HERE}.onnx", ("float32", "int8")),
+    "huggingface": Format("other_libraries:export", reads=("what", "handle")),
+    "hub": Format("hub:export_hub", reads=("handle", "license")),
+    "keras_hub": Format("other_libraries:export"),
+    "litert": Format("litert:export_litert", ("float32", "float16", "int8")),
+    "onnx": Format("onnx:export_onnx", ("float32", "int8")),
     "saved_model": Format(
-        f"{_HERE}.saved_model",
+        "saved_model:export_saved_model",
         ("float32", "mixed_bfloat16"),
         reads=("what", "jit_compile"),
         needs_free_dir=False,
     ),
-    "tf1": Format(f"{_HERE}.other_libraries"),
+    "tf1": Format("other_libraries:export"),
 }
 OLD_NAMES = {"tflite": "litert"}
 
@@ -106,15 +106,15 @@ def export(request: ExportRequest) -> str:
     format = OLD_NAMES.get(request.format, request.format)
     request, known = request._replace(format=format), FORMATS[format]
     _check_flags(request)
-    hub = importlib.import_module(f"{_HERE}.hub")  # which imports this module
+    hub = importlib.import_module("electra_tf.export.hub")  # which imports this module
     hub.check(request)
     written = request.output_dir
     is_new = not (request.publish and hub.is_written(request))
     if is_new:
         _check(request)
         startup.import_tensorflow()
-        module = importlib.import_module(known.module)
-        written = getattr(module, f"export_{request.format}")(request)
+        export_model = pkgutil.resolve_name(f"electra_tf.export.{known.function}")
+        written = export_model(request)
     if request.publish:
         hub.publish(request)
     done = "Would be uploaded unchanged:" if request.dry_run else "Uploaded unchanged:"

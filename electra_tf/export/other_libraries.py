@@ -17,14 +17,7 @@ from electra_tf.export.formats import ExportRequest
 from electra_tf.export.signatures import EncoderInputs
 from electra_tf.inference import finetuned
 from electra_tf.inference.finetuned import PROBLEMS
-from electra_tf.interop import (
-    huggingface,
-    keras_hub,
-    networks,
-    readers,
-    tf1,
-    verification,
-)
+from electra_tf.interop import huggingface, networks, readers, tf1, verification
 from electra_tf.interop.networks import (
     CLASSIFIER,
     EMBEDDINGS,
@@ -40,25 +33,13 @@ _SEGMENTS = EMBEDDINGS + "token_type_embeddings"
 _SHARP = 2.0**20
 
 
-def export_tf1(request: ExportRequest) -> Path:
-    """An original checkpoint."""
-    what = request.what or "all"
-    return tf1.write_tf1(request.read_model(slots=True), what, request.output_dir)
-
-
-def export_keras_hub(request: ExportRequest) -> Path:
-    """Preset directories of KerasHub, one for each encoder."""
-    what = request.what or "all"
-    return keras_hub.write_keras_hub(request.read_model(), what, request.output_dir)
-
-
-def export_huggingface(request: ExportRequest) -> Path:
-    """Directories of transformers, one for each network, or that of a task."""
-    what = request.what or "all"
-    if what in networks.WHAT:
-        stored = request.read_model()
-        return huggingface.write_huggingface(stored, what, request.output_dir)
-    return write_task(finetuned_task.task_of(request), request.output_dir)
+def export(request: ExportRequest) -> Path:
+    """The folders of a library: one for each network, or that of a task; or tf1's."""
+    what, is_tf1 = request.what or "all", request.format == tf1.FORMAT
+    if request.format == huggingface.FORMAT and what not in networks.WHAT:
+        return write_task(finetuned_task.task_of(request), request.output_dir)
+    stored = request.read_model(slots=is_tf1)
+    return readers.WRITERS[request.format](stored, what, request.output_dir)
 
 
 def write_task(

@@ -47,11 +47,13 @@ CONFIG = "config.json"
 PREFIX = "electra."  # before the names of an encoder, except in an ElectraModel
 TIED = "generator_lm_head.weight"
 _WORDS = "electra.embeddings.word_embeddings.weight"
-_ENCODER_PARTS = ("embeddings.", "embeddings_project.", "encoder.")
 _HEADS = ("discriminator_predictions.", "generator_predictions.", "generator_lm_head.")
 # The weights of each head of a task.
-_TASK_LAYERS = ({"classifier"}, {"classifier.dense", "classifier.out_proj"})
-_TASK_LAYERS += ({"qa_outputs"},)
+_TASK_LAYERS = (
+    {"classifier"},
+    {"classifier.dense", "classifier.out_proj"},
+    {"qa_outputs"},
+)
 
 ARCHITECTURES = {
     networks.DISCRIMINATOR_HEAD: "ElectraForPreTraining",
@@ -88,12 +90,9 @@ UNDERSTOOD = {
 
 def is_directory_of(folder: Path) -> bool:
     """Whether a folder looks like one of transformers."""
-    if said := format_of(folder):
-        return said == FORMAT
-    if files_in(folder):
-        return True
-    config = folder / CONFIG
-    return config.is_file() and "model_type" in read_json(config)
+    if form := format_of(folder):
+        return form == FORMAT
+    return bool(files_in(folder)) or "model_type" in _json_of(folder / CONFIG)
 
 
 def _transposed(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -127,7 +126,7 @@ def config_of(network: Network, pad_id: int) -> dict[str, Any]:
     shape = dataclasses.asdict(network.shape)
     names = {ours: theirs for theirs, ours in _ACTIVATIONS.items()}
     shape["hidden_act"] = names[network.shape.hidden_act]
-    config = {
+    config: dict[str, Any] = {
         "architectures": [ARCHITECTURES[network.head()]],
         "model_type": "electra",
         "embedding_size": network.embedding_size,
@@ -135,10 +134,6 @@ def config_of(network: Network, pad_id: int) -> dict[str, Any]:
         "pad_token_id": pad_id,
         "tie_word_embeddings": True,
         "dtype": "float32",
-        "summary_type": "first",
-        "summary_use_proj": True,
-        "summary_activation": "gelu",
-        "summary_last_dropout": 0.1,
     }
     if network.labels:
         config["id2label"] = {str(i): label for i, label in enumerate(network.labels)}
@@ -163,8 +158,8 @@ def shape_of(config: dict[str, Any], folder: Path) -> tuple[ModelConfig, int]:
                 f"{place}: {name} is {value!r}; this project, like the original, "
                 f"computes with {only!r} alone."
             )
-    fields = {field.name: field.default for field in dataclasses.fields(ModelConfig)}
-    values = {name: config.get(name, default) for name, default in fields.items()}
+    fields = dataclasses.fields(ModelConfig)
+    values = {field.name: config.get(field.name, field.default) for field in fields}
     act = str(values["hidden_act"])
     if act not in _ACTIVATIONS:
         raise UserError(
@@ -220,7 +215,7 @@ def write_networks(
     words = verification.words_tokenized_otherwise(
         stored, lambda texts: [found.ids for found in encode(texts)]
     )
-    facts = {"words_tokenized_otherwise": words._asdict(), **(more or {})}
+    facts = {"words_tokenized_otherwise": words._asdict()} | (more or {})
 
     def write(network: Network, folder: Path):
         return [*checked, *_write_network(network, stored, folder)], facts
@@ -333,13 +328,13 @@ def read_network(
     """
     config = read_json(folder / CONFIG)
     shape, embedding_size = shape_of(config, folder)
-    place = folder / WEIGHTS
-    stored, tensors = read_tensors(folder, allow_pytorch_bin), {}
-    is_whole = any(name.startswith(PREFIX) for name in stored)
-    for name, array in stored.items():
-        if not name.removeprefix(PREFIX).startswith(BUFFERS):
-            is_bare = not is_whole and name.startswith(_ENCODER_PARTS)
-            tensors[PREFIX + name if is_bare else name] = array
+    place, tensors = folder / WEIGHTS, read_tensors(folder, allow_pytorch_bin)
+    if not any(name.startswith(PREFIX) for name in tensors):  # an ElectraModel
+        parts = ("embeddings.", "embeddings_project.", "encoder.")
+        tensors = {
+            PREFIX + name if name.startswith(parts) else name: array
+            for name, array in tensors.items()
+        }
     # Some files repeat the word embeddings.
     repeated = tensors.pop(TIED, None)
     if repeated is not None and not np.array_equal(repeated, tensors.get(_WORDS)):
@@ -353,9 +348,9 @@ def read_network(
     found = _transposed(networks.renamed(tensors, ours, str(place)))
     words = found.get(f"{networks.EMBEDDINGS}word_embeddings")
     if words is not None:
-        if (said := config.get("vocab_size", len(words))) != len(words):
+        if (size := config.get("vocab_size", len(words))) != len(words):
             raise UserError(
-                f"{folder / CONFIG}: vocab_size is {said}, but {place.name} has "
+                f"{folder / CONFIG}: vocab_size is {size}, but {place.name} has "
                 f"{len(words)} word embeddings.",
                 EXIT_DAMAGED,
             )
@@ -467,17 +462,9 @@ def _compared(folder: Path, network: Network) -> str:
             "transformers and torch are not installed: not compared with what they "
             f"compute; not understood in {CONFIG}: {', '.join(more) or 'nothing'}"
         )
-    batch = verification.fixed_batch(network.shape, 0)
-    [ours] = networks.outputs([network], batch)
     architecture = ARCHITECTURES[network.head()]
-    try:
-        results = _compare_with_peer(folder, architecture, batch, ours, whole=False)
-    except UserError:
-        raise
-    except Exception as error:  # What it does not check, it fails with in many ways.
-        return f"transformers cannot read it ({reason_of(error)}): not compared"
-    gap = max(result.difference for result in results)
-    return f"computes what transformers does, max difference {gap:.3g}"
+    compare = functools.partial(_compare_with_peer, folder, architecture, whole=False)
+    return verification.compared("transformers", network, compare)
 
 
 # Tensors.
@@ -495,16 +482,17 @@ TOKENIZER_CONFIG, TOKENIZER = "tokenizer_config.json", "tokenizer.json"
 VOCABULARY = "vocab.txt"
 ADDED, SPECIAL_TOKENS = "added_tokens.json", "special_tokens_map.json"
 SHORTEST = 8  # tokens; a model_max_length below is not a real limit
-_ADDED_KEYS = ("added_tokens_decoder", "additional_special_tokens")
-_ADDED_KEYS += ("extra_special_tokens",)
+_ADDED_KEYS = (
+    "added_tokens_decoder",
+    "additional_special_tokens",
+    "extra_special_tokens",
+)
 # Classes that take tokenizer.json unchanged. ElectraTokenizer and its predecessors
 # build another from vocab.txt: words end at 100 characters there, and its tables of
 # characters are those of another version of Unicode.
 _UNCHANGED = ("PreTrainedTokenizerFast", "TokenizersBackend")
-_BERTS = tuple(
-    f"{name}Tokenizer{fast}" for name in ("Electra", "Bert") for fast in ("", "Fast")
-)
-_BERTS += ("AutoTokenizer",)  # names none: the family decides
+_BERTS = ("ElectraTokenizer", "ElectraTokenizerFast", "BertTokenizer")
+_BERTS += ("BertTokenizerFast", "AutoTokenizer")  # the last: the family decides
 
 
 def files_in(folder: Path, name: str = WEIGHTS) -> list[Path]:
@@ -545,7 +533,8 @@ def read_tensors(
         for name, array in read_file(path).items():
             for old, new in _OLD_NAMES.items():
                 name = name.replace(old, new)
-            tensors[name] = as_float32(array)
+            if not name.removeprefix(PREFIX).startswith(BUFFERS):
+                tensors[name] = as_float32(array)
     return tensors
 
 
@@ -610,23 +599,25 @@ def read_tokenizer(folder: Path) -> tuple[TokenizerConfig | None, str | None]:
     Raises `UserError`: 2 for a tokenizer that does something else than those here, or
     for files that contradict each other, 65 for damaged ones.
     """
-    said, fixed = folder / TOKENIZER_CONFIG, folder / TOKENIZER
-    settings = _json_of(said)
+    place, fixed = folder / TOKENIZER_CONFIG, folder / TOKENIZER
+    settings = _json_of(place)
     kind = settings.get("tokenizer_class") or _BERTS[0]
     if kind not in (*_BERTS, *_UNCHANGED):
         remedy = f"If it splits words as BERT does, write {_BERTS[0]!r} there."
-        raise vocabulary.refused_tokenizer(said, f"tokenizer_class is {kind!r}", remedy)
+        raise vocabulary.refused_tokenizer(
+            place, f"tokenizer_class is {kind!r}", remedy
+        )
     _check_added(folder, settings)
     by_config = by_json = None
     if settings and (kind in _BERTS or "do_lower_case" in settings):
-        checked = vocabulary.config_of_bert(settings, said)
-        if settings.keys() & {*TokenizerConfig._fields}:  # else it says no casing
-            by_config = checked
+        by_config = vocabulary.config_of_bert(settings, place)
+        if not settings.keys() & {*TokenizerConfig._fields}:
+            by_config = None  # It only has defaults.
     if fixed.is_file():
         by_json = vocabulary.config_of_json(read_json(fixed), fixed)
     if by_config and by_json and not by_config.equivalent(by_json):
         raise UserError(
-            f"{said} says {by_config}, {fixed.name} beside it {by_json}.\nRemove the "
+            f"{place} says {by_config}, {fixed.name} beside it {by_json}.\nRemove the "
             "one that the model was not trained with."
         )
     found = [folder / name for name in (VOCABULARY, TOKENIZER)]
@@ -640,10 +631,9 @@ def read_tokenizer(folder: Path) -> tuple[TokenizerConfig | None, str | None]:
 
 
 def max_length(folder: Path) -> int | None:
-    """The longest sequence that the settings allow; None where they say nothing."""
-    said = _json_of(folder / TOKENIZER_CONFIG).get("model_max_length")
-    is_length = isinstance(said, int) and said >= SHORTEST
-    return said if is_length else None
+    """The longest sequence that the settings allow; None if unknown."""
+    length = _json_of(folder / TOKENIZER_CONFIG).get("model_max_length")
+    return length if isinstance(length, int) and length >= SHORTEST else None
 
 
 def _check_added(folder: Path, settings: Mapping[str, Any]) -> None:
@@ -651,15 +641,13 @@ def _check_added(folder: Path, settings: Mapping[str, Any]) -> None:
 
     Only a tokenizer.json says them itself.
     """
+    special = _json_of(folder / SPECIAL_TOKENS)
     vocabulary.check_added_tokens(_json_of(folder / ADDED), folder / ADDED)
-    for path, said in (
-        (folder / TOKENIZER_CONFIG, settings),
-        (folder / SPECIAL_TOKENS, _json_of(folder / SPECIAL_TOKENS)),
-    ):
+    for file, content in ((TOKENIZER_CONFIG, settings), (SPECIAL_TOKENS, special)):
         for name in _ADDED_KEYS:
-            added = said.get(name) or ()
+            added = content.get(name) or ()
             added = added.values() if isinstance(added, Mapping) else added
-            vocabulary.check_added_tokens(added, path)
+            vocabulary.check_added_tokens(added, folder / file)
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:

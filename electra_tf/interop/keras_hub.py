@@ -238,15 +238,6 @@ def _backbone_in(folder: Path):
         raise UserError(message, EXIT_DAMAGED) from None
 
 
-def _compared(folder: Path, network: Network) -> str:
-    """How far KerasHub is from what was read; `UserError` (65) if far."""
-    batch = verification.fixed_batch(network.shape, 0)
-    [ours] = networks.outputs([network], batch)
-    theirs = _run(_backbone_in(folder), batch)
-    [result] = verification.compare("keras_hub", ours, theirs, batch["input_mask"])
-    return f"computes what KerasHub does, max difference {result.difference:.3g}"
-
-
 def _shape_in(folder: Path) -> tuple[ModelConfig, int]:
     """(shape, embedding size) by the config.json of a preset."""
     content = read_json(folder / CONFIG)
@@ -296,8 +287,13 @@ def read(folder: Path) -> Opened:
     if format_of(folder) is not None:
         return Opened(tensors, tuple(notes))
     notes.append("its gelu is the approximation by tanh, hidden_act gelu_tanh here")
-    compare = functools.partial(_compared, folder, network)
-    return Opened(tensors, tuple(notes), compare)
+
+    def compare(batch, ours):
+        theirs = _run(_backbone_in(folder), batch)
+        return verification.compare("keras_hub", ours, theirs, batch["input_mask"])
+
+    note = functools.partial(verification.compared, "KerasHub", network, compare)
+    return Opened(tensors, tuple(notes), note)
 
 
 def _tokenizer_config(folder: Path) -> TokenizerConfig | None:

@@ -38,6 +38,11 @@ from electra_tf.storage.remote import fetch_once
 from electra_tf.storage.remote_run import bring_model
 from electra_tf.text.vocabulary import read_settings, recorded_settings
 
+WRITERS = {
+    huggingface.FORMAT: huggingface.write_huggingface,
+    keras_hub.FORMAT: keras_hub.write_keras_hub,
+    tf1.FORMAT: tf1.write_tf1,
+}
 _CONFIG = "config.json"  # the hparams of a run
 _MADE_WITH = ("max_seq_length", "mask_prob", "temperature", "disallow_correct")
 _LFS, _LFS_SIZE = b"version https://git-lfs", 1024

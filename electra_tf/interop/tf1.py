@@ -49,7 +49,6 @@ from electra_tf.text.vocabulary import read_settings, write_settings, write_toke
 
 HPARAMS, VOCABULARY = "hparams.json", "vocab.txt"
 FORMAT = "tf1"
-_ORIGINAL_ACTIVATIONS = ("gelu", "relu", "tanh", "linear")  # the first by default
 _PLACES = {
     field.name
     for field in dataclasses.fields(PretrainingConfig)
@@ -210,7 +209,7 @@ def write_tf1(
         (folder / HPARAMS).write_text(f"{text}\n", encoding="utf-8")
         again = info(str(prefix)).read(log=silent, slots=True)
         results = verification.identical(stored, again)
-        needed, cannot = _hparams_for_original(stored), _not_in_original(stored)
+        needed, cannot = _beyond_original(stored)
         facts = {"original": {"model_hparam_overrides": needed, "cannot": cannot}}
         verification.write_manifest(folder, stored, FORMAT, "all", results, facts)
     verification.show(results, log)
@@ -226,39 +225,31 @@ def write_tf1(
     return Path(output_dir)
 
 
-def _not_in_original(stored: StoredModel) -> list[str]:
-    """Why the original program would not compute what a model does."""
+def _beyond_original(stored: StoredModel) -> tuple[dict[str, Any], list[str]]:
+    """What the original program would compute otherwise than this model.
+
+    Returns (the `model_hparam_overrides` that it needs beside the sizes, what it cannot
+    do).
+    """
     config, tokenizer = stored.config, stored.tokenizer_config
-    objective, generator = config.objective, config.generator
-    act, strips = config.model_config().hidden_act, tokenizer.strip_accents
-    reasons = {
-        f"hidden_act is {act}, the original's gelu is the exact one": (
-            act not in _ORIGINAL_ACTIVATIONS
-        ),
-        "the original strips accents where it lower-cases": (
-            tokenizer.do_lower_case and not strips
-        ),
-        f"the original has no objective {objective}": (
-            not OBJECTIVES[objective].is_originals
-        ),
-        f"the original has no {generator} generator": (
-            not GENERATORS[generator].is_originals
-        ),
-        "the original has no embedding_sharing disentangled": (
-            config.embedding_sharing == "disentangled"
-        ),
-    }
-    return [reason for reason, applies in reasons.items() if applies]
-
-
-def _hparams_for_original(stored: StoredModel) -> dict[str, Any]:
-    """The `model_hparam_overrides` that the original needs beside the sizes."""
-    shape, found = stored.config.model_config(), {}
+    shape = config.model_config()
+    needed, cannot = {}, []
     if shape.num_attention_heads != max(1, shape.hidden_size // 64):
-        found["num_attention_heads"] = shape.num_attention_heads
-    if shape.hidden_act in _ORIGINAL_ACTIVATIONS[1:]:
-        found["hidden_act"] = shape.hidden_act
-    return found
+        needed["num_attention_heads"] = shape.num_attention_heads
+    if shape.hidden_act == "gelu_tanh":
+        cannot.append("hidden_act is gelu_tanh, the original's gelu is the exact one")
+    elif shape.hidden_act != "gelu":
+        needed["hidden_act"] = shape.hidden_act
+    if tokenizer.do_lower_case and not tokenizer.strip_accents:
+        cannot.append("the original strips accents where it lower-cases")
+    for name, is_known in (
+        ("objective", OBJECTIVES[config.objective].is_originals),
+        ("generator", GENERATORS[config.generator].is_originals),
+        ("embedding_sharing", config.embedding_sharing != "disentangled"),
+    ):
+        if not is_known:
+            cannot.append(f"the original has no {name} {getattr(config, name)}")
+    return needed, cannot
 
 
 def save_tensors(prefix: str | os.PathLike, stored: StoredModel) -> None:

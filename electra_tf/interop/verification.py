@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from electra_tf.config.model import ModelConfig
-from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.errors import EXIT_DAMAGED, UserError, reason_of
 from electra_tf.interop import checkpoint, networks
 from electra_tf.interop.checkpoint import StoredModel
 from electra_tf.interop.networks import Network
@@ -200,6 +200,28 @@ def reread(
     batch = fixed_batch(network.shape, pad_id)
     ours, theirs = networks.outputs([network, again], batch)
     return batch, ours, compare("electra_tf", ours, theirs)
+
+
+def compared(
+    library: str,
+    network: Network,
+    compare_outputs: Callable[[dict, dict], list[Result]],
+) -> str:
+    """A note on how far another library is from a network; `UserError` (65) if far.
+
+    Args:
+      compare_outputs: (batch, the network's `networks.outputs` on it) -> results.
+    """
+    batch = fixed_batch(network.shape, 0)
+    [ours] = networks.outputs([network], batch)
+    try:
+        results = compare_outputs(batch, ours)
+    except UserError:
+        raise
+    except Exception as error:  # What it does not check, it fails with in many ways.
+        return f"{library} cannot read it ({reason_of(error)}): not compared"
+    gap = max(result.difference for result in results)
+    return f"computes what {library} does, max difference {gap:.3g}"
 
 
 def write_networks(

@@ -224,7 +224,10 @@ def test_half_precision_and_the_rest_of_other_optimizers(tmp_path):
             ("hidden_size is 64", "128"),
         ),
         ({"model_size": "base"}, ("hidden_size is 64", "768", "num_hidden_layers is")),
-        ({"generator_hidden_size": 0.25}, ("generator_hidden_size is 0.5, not 0.25",)),
+        (
+            {"generator_hidden_size": 0.25},
+            ("generator_hidden_size is 0.5 there, 0.25 here",),
+        ),
         (
             {"untied_generator_embeddings": True},
             ("embedding_sharing is 'shared'", "'untied'"),
