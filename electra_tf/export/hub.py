@@ -108,7 +108,7 @@ def export_hub(request: ExportRequest) -> str:
         differences = {}
         for kind in published_kinds(source):
             (folder / kind).mkdir()
-            servable = saved_model.servable_of(source, kind)
+            servable = saved_model.WHAT[kind](source)
             differences[kind] = saved_model.fill_folder(
                 folder / kind, servable, source, kind
             )

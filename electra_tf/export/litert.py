@@ -15,7 +15,6 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from electra_tf.errors import UserError
 from electra_tf.export import saved_model
 from electra_tf.export.formats import ExportRequest
 from electra_tf.export.parts import python_pack
@@ -107,15 +106,12 @@ def _interpreter() -> type:
 
 def export_litert(request: ExportRequest) -> str:
     """A file for each part, and the vocabulary."""
-    if request.what not in (None, *WHAT):
-        raise UserError(f"--what {request.what!r}: choose one of {', '.join(WHAT)}.")
     stored = request.read_model()
     source = saved_model.source_of(stored)
-    saved_model.check_part(source, request.what or "encoder")
-    there = [kind for kind in saved_model.kinds_of(source) if kind in WHAT]
+    kinds = saved_model.parts_of(source, request.what, "litert", WHAT)
     results = []
     with atomic_folder(request.output_dir) as folder:
-        for what in [request.what] if request.what else there:
+        for what in kinds:
             network = network_of(source, what)
             model = convert(network, source, request.precision)
             results += measure(model, network, source, request.precision)

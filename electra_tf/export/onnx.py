@@ -309,19 +309,12 @@ def _parts(stored: StoredModel, what: str | None) -> dict[str, Part]:
     others = ["detector"] if source.pretrainer.objective.needs_log_q else []
     if not networks.is_representable(stored):
         others.append("generator")
-    kinds = saved_model.kinds_of(source)
-    there = [kind for kind in kinds if kind in WHAT and kind not in others]
-    if what not in (None, *there) or not there:
-        raise UserError(
-            f"{stored.origin} has no {what or 'part'} that ONNX can hold; --format "
-            f"onnx has --what {', '.join(there) or '(nothing)'}, --format saved_model "
-            f"has {', '.join(kinds)}."
-        )
+    known = [kind for kind in WHAT if kind not in others]
     found = {}
-    for kind in [what] if what else there:
+    for kind in saved_model.parts_of(source, what, "onnx", known):
         name = {"detector": "discriminator", "scorer": "discriminator"}.get(kind, kind)
         network = networks.split(stored, name)[name]
-        check = saved_model.servable_of(source, kind).ids_check
+        check = saved_model.WHAT[kind](source).ids_check
         found[kind] = Part(network.tensors, network.shape, _HEADS[kind], check)
     return found
 
