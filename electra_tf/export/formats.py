@@ -143,8 +143,6 @@ def _check(request: ExportRequest) -> None:
         )
     if known.needs_free_dir:
         check_free(request.output_dir)
-    if request.init_checkpoint:
-        readers.check(request.init_checkpoint, request.allow_pytorch_bin)
 
 
 def check_model(request: ExportRequest) -> None:

@@ -15,7 +15,6 @@ import glob
 import hashlib
 import json
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -76,9 +75,7 @@ _IGNORED = {
     WARM_START: {"max_position_embeddings"},
 }
 _FEW_CAPITALS = 0.01  # of the tokens; uncased vocabularies have none
-# Files of weights: of directories, and of a checkpoint behind its prefix.
-_WEIGHTS = (".safetensors", ".h5")
-_OF_CHECKPOINT = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
+_WEIGHTS = (".safetensors", ".h5")  # files of weights in directories
 # The encoder's fields. The last two leave no trace in its weights.
 SHAPE = (
     "hidden_size",
@@ -272,18 +269,16 @@ class CheckpointInfo:
 
     def weights_sha256(self) -> str:
         """A hash of the files of its weights, of a run as the manifest has theirs."""
+        path = Path(self.origin)
         manifest = Path(self.origin + CHECKPOINT_MANIFEST)
-        if os.path.isdir(self.origin):
-            files = Path(self.origin).rglob("*")
-            paths = [p for p in files if p.suffix in _WEIGHTS and p.is_file()]
+        if files := manifest.is_file() and read_json(manifest).get("files"):
+            hashes = [file["sha256"] for _, file in sorted(files.items())]
         else:
-            names = manifest.parent.glob(f"{glob.escape(Path(self.origin).name)}.*")
-            paths = [path for path in names if _OF_CHECKPOINT.search(path.name)]
-        files = read_json(manifest).get("files") if manifest.is_file() else None
-        if files:
-            hashes = [one["sha256"] for _, one in sorted(files.items())]
-        else:
-            hashes = [sha256(path) for path in sorted(paths)]
+            files = [path.parent / f"{path.name}.index"]
+            files += path.parent.glob(f"{glob.escape(path.name)}.data-*-of-*")
+            if path.is_dir():
+                files = [p for p in path.rglob("*") if p.suffix in _WEIGHTS]
+            hashes = [sha256(file) for file in sorted(files)]
         return hashlib.sha256(" ".join(hashes).encode()).hexdigest()
 
     def tensors(self, log: Callable[[str], None]) -> StoredTensors:

@@ -82,7 +82,41 @@ def find(
 
     Raises `UserError`: 2 for a path without a model, 65 for a damaged one.
     """
-    return _reader(os.fspath(path), allow_pytorch_bin)(log)
+    try:
+        # An init_checkpoint stays as it was typed, in the settings of its run.
+        path = local_of(os.fspath(path))
+    except ValueError as error:
+        raise UserError(f"{path}: {error}.") from None
+    bring_model(path)
+    folder = Path(path)
+    _check_lfs(folder.parent.glob(f"{glob.escape(folder.name)}.*"))
+    if tf1.is_prefix(path):
+        return _checkpoint(path)
+    if not folder.is_dir():
+        raise _no_model(folder)
+    if is_run(folder):
+        checkpoints = Checkpoints(folder, read_only=True, log=log)
+        if newest := checkpoints.newest_intact():
+            return _checkpoint(checkpoints.prefix(newest.step))
+        raise NoModelError(f"{folder} has no checkpoint yet.", EXIT_DAMAGED)
+    if prefix := tf1.prefix_in(folder):
+        verify_folder(folder, log)
+        return _checkpoint(prefix)
+    parts = [folder / name for name in FOLDERS if (folder / name).is_dir()]
+    for part in (folder, *parts):
+        _check_lfs(part.iterdir())
+        if huggingface.is_directory_of(part):
+            weights = huggingface.files_in(part) or allow_pytorch_bin
+            if not weights and not isinstance(why := _no_model(part), NoModelError):
+                raise why
+            return huggingface.info(folder, log, allow_pytorch_bin)
+    if keras_hub.is_directory_of(folder):
+        return keras_hub.info(folder, log)
+    if part := next(filter(keras_hub.is_directory_of, parts), None):
+        raise UserError(
+            f"{folder} holds presets of single encoders.\nGive one, such as {part}."
+        )
+    raise _no_model(folder)
 
 
 def read(
@@ -105,11 +139,6 @@ def read(
     Raises `UserError`: 2 for a path without such a model, 65 for a damaged one.
     """
     return find(path, log, allow_pytorch_bin).read(vocab_file, hparams, log, slots)
-
-
-def check(path: str, allow_pytorch_bin: bool = False) -> None:
-    """Raises `UserError` for a path without a model at first sight."""
-    _reader(path, allow_pytorch_bin)
 
 
 def original_in(
@@ -136,58 +165,7 @@ def is_run(folder: Path) -> bool:
     return "model_size" in read_json(config)
 
 
-def _reader(
-    path: str, allow_pytorch_bin: bool
-) -> Callable[[Callable[[str], None]], CheckpointInfo]:
-    """A function of a log that describes the checkpoint at the path."""
-    try:
-        # An init_checkpoint stays as it was typed, in the settings of its run.
-        path = local_of(path)
-    except ValueError as error:
-        raise UserError(f"{path}: {error}.") from None
-    bring_model(path)
-    folder = Path(path)
-    _check_lfs(folder.parent.glob(f"{glob.escape(folder.name)}.*"))
-    if tf1.is_prefix(path):
-        return lambda log: _checkpoint(path)
-    if not folder.is_dir():
-        raise _no_model(folder)
-    if is_run(folder):
-        return lambda log: _newest(folder, log)
-    if prefix := tf1.prefix_in(folder):
-        return lambda log: _exported(folder, prefix, log)
-    parts = [folder / name for name in FOLDERS if (folder / name).is_dir()]
-    for part in (folder, *parts):
-        _check_lfs(part.iterdir())
-        if huggingface.is_directory_of(part):
-            weights = huggingface.files_in(part) or allow_pytorch_bin
-            if not weights and not isinstance(why := _no_model(part), NoModelError):
-                raise why
-            return lambda log: huggingface.info(folder, log, allow_pytorch_bin)
-    if keras_hub.is_directory_of(folder):
-        return lambda log: keras_hub.info(folder, log)
-    if part := next(filter(keras_hub.is_directory_of, parts), None):
-        raise UserError(
-            f"{folder} holds presets of single encoders.\nGive one, such as {part}."
-        )
-    raise _no_model(folder)
-
-
 # Checkpoints of TensorFlow: runs of this project, and the original's.
-
-
-def _exported(folder: Path, prefix: str, log) -> CheckpointInfo:
-    verify_folder(folder, log)
-    return _checkpoint(prefix)
-
-
-def _newest(run: Path, log: Callable[[str], None]) -> CheckpointInfo:
-    """The newest intact checkpoint of a run."""
-    checkpoints = Checkpoints(run, read_only=True, log=log)
-    newest = checkpoints.newest_intact()
-    if newest is None:
-        raise NoModelError(f"{run} has no checkpoint yet.", EXIT_DAMAGED)
-    return _checkpoint(checkpoints.prefix(newest.step))
 
 
 def _checkpoint(prefix: str) -> CheckpointInfo:
