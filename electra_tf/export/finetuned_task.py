@@ -19,6 +19,7 @@ from electra_tf.inference.finetuned import TaskPredictor, predictor_of, read_tri
 from electra_tf.paths import escape
 from electra_tf.storage.manifest import split_name
 from electra_tf.storage.remote import expand
+from electra_tf.storage.remote_run import bring_model
 from electra_tf.text.vocabulary import resolve_settings
 
 _TRIAL = re.compile(r"_[0-9]+$")  # ends the name of its folder; a copy's goes on
@@ -72,6 +73,7 @@ def trial_dir_of(request: ExportRequest) -> Path:
         )
     if request.init_checkpoint:
         return Path(request.init_checkpoint)
+    bring_model(request.model_dir)
     parent = Path(request.model_dir) / "finetuning_models"
     tasks = {
         path.parent: hparams_in(path.parent).get("task_names", [])

@@ -7,7 +7,6 @@ A new format is an entry of FORMATS and a module with a function.
 from __future__ import annotations
 
 import importlib
-import os
 import pkgutil
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -19,7 +18,6 @@ from electra_tf.interop import readers
 from electra_tf.interop.checkpoint import CheckpointInfo, StoredModel
 from electra_tf.paths import shown
 from electra_tf.storage.atomic_folder import check_free
-from electra_tf.storage.remote_run import bring_model
 
 
 class Format(NamedTuple):
@@ -99,19 +97,21 @@ def export(request: ExportRequest) -> str:
     With `publish`, a directory that exists already is uploaded unchanged. Prints which
     of the two was done.
 
-    Raises `UserError`: 2 for a request that makes no sense or a model that has not what
+    Raises `UserError`: 2 for a request that makes no sense or a model that lacks what
     is asked for, 65 for damaged files or when what was written does not compute the
     same, 73 when it cannot be written.
     """
     format = OLD_NAMES.get(request.format, request.format)
     request, known = request._replace(format=format), FORMATS[format]
-    _check_flags(request)
+    _check_flags(request, known)
     hub = importlib.import_module("electra_tf.export.hub")  # which imports this module
     hub.check(request)
     written = request.output_dir
     is_new = not (request.publish and hub.is_written(request))
     if is_new:
-        _check(request)
+        _check_model(request)
+        if known.needs_free_dir:
+            check_free(request.output_dir)
         startup.import_tensorflow()
         export_model = pkgutil.resolve_name(f"electra_tf.export.{known.function}")
         written = export_model(request)
@@ -122,8 +122,8 @@ def export(request: ExportRequest) -> str:
     return str(written)
 
 
-def _check_flags(request: ExportRequest) -> None:
-    """Nothing that is asked for is left out without a word."""
+def _check_flags(request: ExportRequest, known: Format) -> None:
+    """Raises `UserError` for a flag without effect on the format."""
     for name in sorted({name for known in FORMATS.values() for name in known.reads}):
         takers = [f for f, known in FORMATS.items() if name in known.reads]
         if getattr(request, name) and request.format not in takers:
@@ -131,40 +131,20 @@ def _check_flags(request: ExportRequest) -> None:
                 f"--{name.replace('_', '-')} does not go with --format "
                 f"{request.format}, but with --format {', '.join(takers)}."
             )
-
-
-def _check(request: ExportRequest) -> None:
-    check_model(request)
-    known = FORMATS[request.format]
     if request.precision not in known.precisions:
         raise UserError(
             f"--precision {request.precision} does not go with --format "
             f"{request.format}; that has {', '.join(known.precisions)}."
         )
-    if known.needs_free_dir:
-        check_free(request.output_dir)
 
 
-def check_model(request: ExportRequest) -> None:
-    """Raises `UserError` unless one model is named that may be there."""
+def _check_model(request: ExportRequest) -> None:
+    """Raises `UserError` unless one model is named."""
     run = request.data_dir, request.model_name
-    if request.init_checkpoint:
-        if any(run):
-            raise UserError(
-                "--init-checkpoint and --data-dir with --model-name both name a model; "
-                "give one."
-            )
-        return
-    if not all(run):
+    if any(run) if request.init_checkpoint else not all(run):
         raise UserError(
-            "which model? Give --data-dir and --model-name of a run, or "
+            "Name one model: by --data-dir and --model-name of a run, or by "
             "--init-checkpoint."
         )
-    if request.vocab_file:
+    if request.vocab_file and not request.init_checkpoint:
         raise UserError("--vocab-file goes with --init-checkpoint; a run has its own.")
-    bring_model(request.model_dir)
-    if not os.path.isdir(request.model_dir):
-        raise UserError(
-            f"{request.model_dir} not found: no run of that name.\nCheck --data-dir "
-            "and --model-name."
-        )

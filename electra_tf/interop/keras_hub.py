@@ -52,8 +52,8 @@ _FIELDS = {
 
 def is_directory_of(folder: Path) -> bool:
     """Whether a folder looks like a preset."""
-    if said := format_of(folder):
-        return said == FORMAT
+    if form := format_of(folder):
+        return form == FORMAT
     config = folder / CONFIG
     return config.is_file() and "class_name" in read_json(config)
 
@@ -82,20 +82,15 @@ def write_keras_hub(
     does not compute the same, 73 if it cannot be written.
     """
     found = networks.split(stored, what)
-    for network in found.values():
-        if network.shape.hidden_act not in ("gelu", "gelu_tanh"):
-            raise UserError(
-                f"hidden_act is {network.shape.hidden_act}; KerasHub's {CLASS} always "
-                "has gelu."
-            )
+    if (act := stored.config.model_config().hidden_act) not in ("gelu", "gelu_tanh"):
+        raise UserError(f"hidden_act is {act}; KerasHub's {CLASS} always has gelu.")
     tokens = stored.vocab.tokens
     if len({token.strip() for token in tokens}) < len(tokens):
         raise UserError(
             f"{stored.vocab.path}: KerasHub strips tokens, and takes some lines for "
             "one.\nExport another format, or name unused tokens apart before training."
         )
-    heads = [network.head() for network in found.values() if network.head()]
-    if heads:
+    if heads := [network.head() for network in found.values() if network.head()]:
         log(f"Left out, KerasHub has no place for them: {', '.join(heads)}")
     words = None
 
@@ -103,7 +98,7 @@ def write_keras_hub(
         nonlocal words
         results, words = _write_encoder(network.encoder(), stored, folder)
         return results, {
-            "gelu": f"tanh in KerasHub, {network.shape.hidden_act} in the source",
+            "gelu": f"tanh in KerasHub, {act} in the source",
             _SHAPE: dataclasses.asdict(network.shape),
             "pooler": "identity",
             "words_tokenized_otherwise": words._asdict(),
@@ -207,8 +202,8 @@ def read_network(folder: Path, shape: ModelConfig | None = None) -> Network:
 
     Raises `UserError`: 2 for another model family, 65 for damaged files.
     """
-    said, embedding_size = _shape_in(folder)
-    shape = shape or said
+    stored, embedding_size = _shape_in(folder)
+    shape = shape or stored
     backbone = _backbone_in(folder)
     tensors = {
         weight.path: np.asarray(weight, np.float32)
@@ -301,10 +296,11 @@ def _tokenizer_config(folder: Path) -> TokenizerConfig | None:
     if not path.is_file():
         return None
     settings = read_json(path).get("config") or {}
-    lower = bool(settings.get("lowercase", False))
-    strip = bool(settings.get("strip_accents", False))
-    if strip and not lower:
+    config = TokenizerConfig(
+        bool(settings.get("lowercase")), bool(settings.get("strip_accents"))
+    )
+    if config == (False, True):
         raise UserError(
             f"{path}: strip_accents without lowercase; here cased text keeps accents."
         )
-    return TokenizerConfig(lower, strip)
+    return config
