@@ -26,12 +26,8 @@ from electra_tf.export.formats import ExportRequest
 from electra_tf.export.signatures import NAMES, Check
 from electra_tf.finetune.model import IMPOSSIBLE_POSITION
 from electra_tf.inference import finetuned
-from electra_tf.interop import cards, networks, readers, verification
-from electra_tf.interop.checkpoint import (
-    DISCRIMINATOR_HEAD,
-    GENERATOR_HEAD,
-    StoredModel,
-)
+from electra_tf.interop import cards, checkpoint, networks, readers, verification
+from electra_tf.interop.checkpoint import DISCRIMINATOR_HEAD, GENERATOR_HEAD
 from electra_tf.interop.networks import ENCODER
 from electra_tf.model.encoder import MASKED_SCORE
 from electra_tf.model.transformer_layer import LAYER_NORM_EPSILON
@@ -284,7 +280,7 @@ def export_onnx(request: ExportRequest) -> str:
 
 
 def _card(
-    stored: StoredModel, parts: Mapping[str, Part], facts: Mapping[str, Any]
+    stored: checkpoint.StoredModel, parts: Mapping[str, Part], facts: Mapping[str, Any]
 ) -> str:
     what, part = next(iter(parts.items()))
     more = f'batch["{POSITIONS}"] = ids[:, :1] * 0\n' if what == "generator" else ""
@@ -303,7 +299,7 @@ def _card(
     )
 
 
-def _parts(stored: StoredModel, what: str | None) -> dict[str, Part]:
+def _parts(stored: checkpoint.StoredModel, what: str | None) -> dict[str, Part]:
     """What can be written of a pre-trained model."""
     source = saved_model.source_of(stored)
     others = ["detector"] if source.pretrainer.objective.needs_log_q else []

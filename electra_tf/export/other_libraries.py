@@ -18,16 +18,9 @@ from electra_tf.export.signatures import EncoderInputs
 from electra_tf.inference import finetuned
 from electra_tf.inference.finetuned import PROBLEMS
 from electra_tf.interop import huggingface, networks, readers, tf1, verification
-from electra_tf.interop.networks import (
-    CLASSIFIER,
-    EMBEDDINGS,
-    ENCODER,
-    SPANS,
-    TEXT_CLASSIFIER,
-    Network,
-)
+from electra_tf.interop.networks import ENCODER, Network
 
-_SEGMENTS = EMBEDDINGS + "token_type_embeddings"
+_SEGMENTS = networks.EMBEDDINGS + "token_type_embeddings"
 # For transformers' GELU to cut numbers at an end: max(x, 0) is within 0.17 / _SHARP of
 # gelu(_SHARP x) / _SHARP. A power of 2 costs no accuracy.
 _SHARP = 2.0**20
@@ -104,7 +97,9 @@ def _tags(task: ExportedTask, network: Network, head) -> Network:
 
     So all rows of the segment table are written as row 1.
     """
-    tensors = network.tensors | {f"{CLASSIFIER}{k[6:]}": v for k, v in head.items()}
+    tensors = network.tensors | {
+        f"{networks.CLASSIFIER}{k[6:]}": v for k, v in head.items()
+    }
     tensors[_SEGMENTS] = np.repeat(tensors[_SEGMENTS][1:2], len(tensors[_SEGMENTS]), 0)
     return network._replace(tensors=tensors, labels=task.facts.labels)
 
@@ -132,10 +127,10 @@ def _two_layers(task, network: Network, first, last, labels) -> Network:
     width = network.shape.hidden_size
     spare = width - len(first[1])
     arrays = {
-        f"{CLASSIFIER}dense/kernel": np.pad(first[0], ((0, 0), (0, spare))),
-        f"{CLASSIFIER}dense/bias": np.pad(first[1], (0, spare)),
-        f"{TEXT_CLASSIFIER}kernel": np.pad(last[0], ((0, spare), (0, 0))),
-        f"{TEXT_CLASSIFIER}bias": last[1],
+        f"{networks.CLASSIFIER}dense/kernel": np.pad(first[0], ((0, 0), (0, spare))),
+        f"{networks.CLASSIFIER}dense/bias": np.pad(first[1], (0, spare)),
+        f"{networks.TEXT_CLASSIFIER}kernel": np.pad(last[0], ((0, spare), (0, 0))),
+        f"{networks.TEXT_CLASSIFIER}bias": last[1],
     }
     return network._replace(
         tensors=network.tensors | {k: np.float32(v) for k, v in arrays.items()},
@@ -148,7 +143,7 @@ def _two_layers(task, network: Network, first, last, labels) -> Network:
 def _spans(task: ExportedTask, network: Network, head) -> Network:
     """The start's and the end's layer side by side."""
     arrays = {
-        f"{SPANS}{part}": np.concatenate(
+        f"{networks.SPANS}{part}": np.concatenate(
             [head[f"dense/{part}"], head[f"dense_1/{part}"]], -1
         )
         for part in ("kernel", "bias")

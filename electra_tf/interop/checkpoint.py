@@ -27,40 +27,22 @@ from electra_tf.config import objectives
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.hparams import IDENTITY
 from electra_tf.config.model import SIZES, ModelConfig, model_config
-from electra_tf.config.objectives import (
-    ENCODER,
-    GENERATORS,
-    MASKED_LM_HEAD,
-    OBJECTIVES,
-    by_heads,
-    by_scopes,
-    translated,
-)
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import silent
 from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.storage import manifest
 from electra_tf.storage.checkpoints import SLOTS, StoredTensors
-from electra_tf.storage.manifest import (
-    CHECKPOINT_MANIFEST,
-    read_json,
-    sha256,
-    split_name,
-)
-from electra_tf.text.vocabulary import (
-    TokenizerConfig,
-    Vocabulary,
-    read_settings,
-    resolve_settings,
-)
+from electra_tf.text import vocabulary
+from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 
 if TYPE_CHECKING:
     from electra_tf.pretrain.pretraining import ElectraPretrainer
 
 DISCRIMINATOR_HEAD = f"{objectives.DISCRIMINATOR_HEAD}/"
-GENERATOR_HEAD = f"{MASKED_LM_HEAD}/"
+GENERATOR_HEAD = f"{objectives.MASKED_LM_HEAD}/"
 HEADS = (
-    *{f"{head}/" for kind in OBJECTIVES.values() for head in kind.heads},
-    *{f"{kind.head}/" for kind in GENERATORS.values() if kind.head},
+    *{f"{head}/" for kind in objectives.OBJECTIVES.values() for head in kind.heads},
+    *{f"{kind.head}/" for kind in objectives.GENERATORS.values() if kind.head},
 )
 # Tables with a row for each token.
 BY_TOKEN = ("/word_embeddings", "_predictions/output_bias", "/token_counts")
@@ -88,7 +70,7 @@ SHAPE = (
     "hidden_act",
 )
 _OVERRIDES = "model_hparam_overrides"
-WORDS = f"{ENCODER}/embeddings/word_embeddings"
+WORDS = f"{objectives.ENCODER}/embeddings/word_embeddings"
 # The generator's sizes are fractions of these.
 _FRACTIONS = {
     "generator_hidden_size": "hidden_size",
@@ -228,19 +210,21 @@ class CheckpointInfo:
         if purpose == FINETUNE and any(name in SHAPE for name, _, _ in found):
             fitting |= size_hparams(self.shape)
         if vocab and purpose != WARM_START:
-            sha256, own = self.vocab_sha256, self.vocab_file
+            own, expected = self.vocab_file, self.vocab_sha256
             has_own = own and os.path.isfile(own)
-            if sha256 not in (None, vocab.sha256):
+            if expected not in (None, vocab.sha256):
                 reasons.append(
                     f"it was trained with another vocabulary than {vocab.path}: sha256 "
-                    f"{sha256:.16}... there, {vocab.sha256:.16}... here"
+                    f"{expected:.16}... there, {vocab.sha256:.16}... here"
                 )
-                if has_own and Vocabulary.load(own).sha256 == sha256:
+                if has_own and Vocabulary.load(own).sha256 == expected:
                     fitting["vocab_file"] = own
                 else:
                     remedies.append("Set vocab_file to its vocabulary.")
         if vocab and purpose == FINETUNE and (stored := self.tokenizer_config):
-            ours = resolve_settings(vocab, do_lower_case=config.do_lower_case)
+            ours = vocabulary.resolve_settings(
+                vocab, do_lower_case=config.do_lower_case
+            )
             same_case = stored.do_lower_case == ours.do_lower_case
             if same_case and not stored.equivalent(ours):
                 reasons.append(f"its text is {stored} there, {ours} here")
@@ -270,15 +254,15 @@ class CheckpointInfo:
     def weights_sha256(self) -> str:
         """A hash of the files of its weights, of a run as the manifest has theirs."""
         path = Path(self.origin)
-        manifest = Path(self.origin + CHECKPOINT_MANIFEST)
-        if files := manifest.is_file() and read_json(manifest).get("files"):
+        record = Path(self.origin + manifest.CHECKPOINT_MANIFEST)
+        if files := record.is_file() and manifest.read_json(record).get("files"):
             hashes = [file["sha256"] for _, file in sorted(files.items())]
         else:
             files = [path.parent / f"{path.name}.index"]
             files += path.parent.glob(f"{glob.escape(path.name)}.data-*-of-*")
             if path.is_dir():
                 files = [p for p in path.rglob("*") if p.suffix in _WEIGHTS]
-            hashes = [sha256(file) for file in sorted(files)]
+            hashes = [manifest.sha256(file) for file in sorted(files)]
         return hashlib.sha256(" ".join(hashes).encode()).hexdigest()
 
     def tensors(self, log: Callable[[str], None]) -> StoredTensors:
@@ -320,7 +304,7 @@ class CheckpointInfo:
         And it matters: the original's default, lower case, would make tokens with
         capitals unused.
         """
-        if self.do_lower_case is not None or read_settings(vocab.path):
+        if self.do_lower_case is not None or vocabulary.read_settings(vocab.path):
             return None
         capitals = sum(t != t.lower() and not t.startswith("[") for t in vocab.tokens)
         if capitals <= _FEW_CAPITALS * len(vocab):
@@ -395,11 +379,11 @@ class CheckpointInfo:
         merged = model.inferred | known
         if "num_attention_heads" not in known:
             log(note_of_heads(merged["hidden_size"], self.origin))
-        tokenizer = self.tokenizer_config or resolve_settings(
+        tokenizer = self.tokenizer_config or vocabulary.resolve_settings(
             vocab, do_lower_case=merged.get("do_lower_case")
         )
         path = Path(os.path.abspath(self.origin))  # "." has a name, too.
-        name = path.parent.name if split_name(path.name) else path.name
+        name = path.parent.name if manifest.split_name(path.name) else path.name
         name = merged.pop("model_name", None) or name
         merged |= {"do_lower_case": tokenizer.do_lower_case, "vocab_file": vocab.path}
         config = PretrainingConfig.from_hparams(
@@ -533,7 +517,7 @@ def fields_of_hparams(
       defaults: whether a model_size implies the defaults of `ModelConfig`, too, as in
         the config of a run.
     """
-    found = translated(hparams)
+    found = objectives.translated(hparams)
     size, overrides = found.get("model_size"), found.pop(_OVERRIDES, None) or {}
     if size:
         implied = model_config(size, 1, overrides).overrides()
@@ -612,10 +596,11 @@ def fields_of_shapes(shapes: Shapes, origin: str) -> dict[str, Any]:
     for weights of another model.
     """
     scopes = _scopes(shapes)
-    generator, objective = by_scopes(scopes), by_heads(scopes)
-    kind, [tower, *_] = GENERATORS[generator], GENERATORS["two_tower"].encoders
-    only_towers = tower in scopes and not _depth(shapes, ENCODER)
-    main = tower if only_towers else ENCODER
+    generator, objective = objectives.by_scopes(scopes), objectives.by_heads(scopes)
+    kind = objectives.GENERATORS[generator]
+    tower = objectives.GENERATORS["two_tower"].encoders[0]
+    only_towers = tower in scopes and not _depth(shapes, objectives.ENCODER)
+    main = tower if only_towers else objectives.ENCODER
     try:
         vocab_size, embedding_size = shapes[WORDS]
         hidden, intermediate = shapes[
@@ -669,9 +654,9 @@ def _assumed(shapes: Shapes) -> set[str]:
     a uniform one, or one that lies elsewhere.
     """
     scopes = _scopes(shapes)
-    if GENERATORS[by_scopes(scopes)].scopes:
+    if objectives.GENERATORS[objectives.by_scopes(scopes)].scopes:
         return {"max_seq_length"}
-    unknown = set() if by_heads(scopes) else {"objective"}
+    unknown = set() if objectives.by_heads(scopes) else {"objective"}
     return {"max_seq_length", "generator"} | unknown
 
 
@@ -682,7 +667,7 @@ def contradictions(
     found = []
     for name, seen, value in differences(inferred, stated):
         if name == "objective" and seen in ("electra", "electric"):
-            if value in GENERATORS[inferred["generator"]].objectives:
+            if value in objectives.GENERATORS[inferred["generator"]].objectives:
                 continue
         # Of one width, both have the same shapes.
         if name == "embedding_sharing" and (seen, value) == ("untied", "disentangled"):

@@ -29,13 +29,8 @@ from electra_tf.config.hparams import check
 from electra_tf.config.model import ModelConfig
 from electra_tf.console import silent
 from electra_tf.errors import EXIT_DAMAGED, UserError, reason_of
-from electra_tf.interop import cards, networks, verification
-from electra_tf.interop.checkpoint import (
-    CheckpointInfo,
-    Opened,
-    StoredModel,
-    as_float32,
-)
+from electra_tf.interop import cards, checkpoint, networks, verification
+from electra_tf.interop.checkpoint import CheckpointInfo, Opened, StoredModel
 from electra_tf.interop.networks import Network
 from electra_tf.storage.checkpoints import of_arrays
 from electra_tf.storage.manifest import format_of, read_json, verify_folder
@@ -534,7 +529,7 @@ def read_tensors(
             for old, new in _OLD_NAMES.items():
                 name = name.replace(old, new)
             if not name.removeprefix(PREFIX).startswith(BUFFERS):
-                tensors[name] = as_float32(array)
+                tensors[name] = checkpoint.as_float32(array)
     return tensors
 
 

@@ -19,11 +19,8 @@ from electra_tf.config.hparams import IDENTITY, values_in_roles
 from electra_tf.config.model import ModelConfig
 from electra_tf.config.objectives import GENERATORS, MASKED_LM_HEAD
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.interop.checkpoint import (
-    DISCRIMINATOR_HEAD,
-    GENERATOR_HEAD,
-    StoredModel,
-)
+from electra_tf.interop import checkpoint
+from electra_tf.interop.checkpoint import DISCRIMINATOR_HEAD, GENERATOR_HEAD
 
 ENCODER = "electra/"
 EMBEDDINGS = "electra/embeddings/"
@@ -67,7 +64,7 @@ class Network(NamedTuple):
         return self._replace(tensors=kept, labels=())
 
 
-def split(stored: StoredModel, what: str = "all") -> dict[str, Network]:
+def split(stored: checkpoint.StoredModel, what: str = "all") -> dict[str, Network]:
     """The networks to write, by the name of their folder.
 
     Args:
@@ -124,12 +121,12 @@ def split(stored: StoredModel, what: str = "all") -> dict[str, Network]:
     return {what: found[what]}
 
 
-def has_encoder(stored: StoredModel) -> bool:
+def has_encoder(stored: checkpoint.StoredModel) -> bool:
     """Whether there is an encoder beside a generator's two towers."""
     return any(name.startswith(f"{ENCODER}encoder/") for name in stored.tensors)
 
 
-def is_representable(stored: StoredModel) -> bool:
+def is_representable(stored: checkpoint.StoredModel) -> bool:
     """Whether other libraries know such a generator: a masked language model."""
     head = GENERATORS[stored.config.generator].head
     has_it = any(name.startswith(f"{head}/") for name in stored.tensors)

@@ -25,15 +25,8 @@ from electra_tf.interop.checkpoint import CheckpointInfo, StoredModel
 from electra_tf.interop.networks import FOLDERS
 from electra_tf.paths import local_of
 from electra_tf.pretrain import history
+from electra_tf.storage import manifest
 from electra_tf.storage.checkpoints import Checkpoints
-from electra_tf.storage.manifest import (
-    CHECKPOINT_MANIFEST,
-    format_of,
-    has_checkpoints,
-    read_json,
-    saved_model_in,
-    verify_folder,
-)
 from electra_tf.storage.remote import fetch_once
 from electra_tf.storage.remote_run import bring_model
 from electra_tf.text.vocabulary import read_settings, recorded_settings
@@ -100,7 +93,7 @@ def find(
             return _checkpoint(checkpoints.prefix(newest.step))
         raise NoModelError(f"{folder} has no checkpoint yet.", EXIT_DAMAGED)
     if prefix := tf1.prefix_in(folder):
-        verify_folder(folder, log)
+        manifest.verify_folder(folder, log)
         return _checkpoint(prefix)
     parts = [folder / name for name in FOLDERS if (folder / name).is_dir()]
     for part in (folder, *parts):
@@ -157,12 +150,12 @@ def original_in(
 
 def is_run(folder: Path) -> bool:
     """Whether a directory is of a run, which may have no whole checkpoint yet."""
-    if folder.is_dir() and has_checkpoints(folder):
+    if folder.is_dir() and manifest.has_checkpoints(folder):
         return True
     config = folder / _CONFIG
-    if not config.is_file() or format_of(folder) or tf1.is_original(folder):
+    if not config.is_file() or manifest.format_of(folder) or tf1.is_original(folder):
         return False
-    return "model_size" in read_json(config)
+    return "model_size" in manifest.read_json(config)
 
 
 # Checkpoints of TensorFlow: runs of this project, and the original's.
@@ -171,15 +164,15 @@ def is_run(folder: Path) -> bool:
 def _checkpoint(prefix: str) -> CheckpointInfo:
     """An original checkpoint, or one of a run of this project."""
     found = tf1.info(prefix)
-    path = Path(prefix + CHECKPOINT_MANIFEST)
+    path = Path(prefix + manifest.CHECKPOINT_MANIFEST)
     if not path.is_file():
         return found
-    manifest, run = read_json(path), path.parent.absolute()
-    identity, settings = manifest.get("identity", {}), manifest.get("settings", {})
+    saved, run = manifest.read_json(path), path.parent.absolute()
+    identity, settings = saved.get("identity", {}), saved.get("settings", {})
     hparams, vocab_file = _config_of(run, found.vocab_file)
     known = checkpoint.fields_of_hparams(hparams) if hparams else dict(found.known)
     # A run's config.json has those of its last phase, or of a later start.
-    begun = history.begun({**hparams, **settings}, manifest.get("step", 0))[-1]
+    begun = history.begun({**hparams, **settings}, saved.get("step", 0))[-1]
     known |= {k: begun[k] for k in _MADE_WITH if begun.get(k) is not None}
     recorded = checkpoint.fields_of_hparams(identity)
     known |= {k: v for k, v in recorded.items() if k in checkpoint.OF_IDENTITY}
@@ -201,7 +194,7 @@ def _config_of(run: Path, beside: str | None) -> tuple[dict[str, Any], str | Non
     path = run / _CONFIG
     if not path.is_file():
         return {}, beside
-    hparams = read_json(path)
+    hparams = manifest.read_json(path)
     model = Path(os.path.normpath(run / "../.."))
     usual = str(model / tf1.VOCABULARY)
     kind = FinetuningConfig if "task_names" in hparams else PretrainingConfig
@@ -254,7 +247,7 @@ def _no_model(path: Path) -> UserError:
     for pattern, text in _OTHERS.items():
         if found := next((f for f in files if re.fullmatch(pattern, f.name)), None):
             return UserError(text.format(found, found.parent))
-    if found := path.is_dir() and saved_model_in(path):
+    if found := path.is_dir() and manifest.saved_model_in(path):
         return UserError(
             f"{found} is a SavedModel, whose weights cannot be read: give the run that "
             "it was exported from.\nrun_inference.py takes it for predict, and with "

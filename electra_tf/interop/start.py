@@ -30,14 +30,7 @@ from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.data import record_index
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import checkpoint, networks, readers, tf1
-from electra_tf.interop.checkpoint import (
-    BY_TOKEN,
-    EVALUATE,
-    RESUME,
-    WARM_START,
-    CheckpointInfo,
-    fit_rows,
-)
+from electra_tf.interop.checkpoint import CheckpointInfo
 from electra_tf.pretrain import history, shards
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.manifest import CheckpointManifest
@@ -80,7 +73,7 @@ class Start(NamedTuple):
             variables = state.variables().items()
             theirs = {k: v for k, v in variables if not tf1.OURS.match(k)}
             stored = tf1.tensors_of(self.original.origin)
-            fit_rows(stored, data.vocab, log).assign_to(theirs)
+            checkpoint.fit_rows(stored, data.vocab, log).assign_to(theirs)
             checkpoints.last_saved_step = state.step  # Its files stay as they are.
             log(f"Continuing from the original's {self.original.origin}.")
             return
@@ -103,7 +96,8 @@ class Start(NamedTuple):
         """
         model = self.original
         tensors = model.tensors(log)
-        step = int(tensors.get(tf1.STEP)) if tf1.STEP in tensors.shapes else None
+        has_step = checkpoint.STEP in tensors.shapes
+        step = int(tensors.get(checkpoint.STEP)) if has_step else None
         model.check_trained(step)
         tf1.as_residuals(tensors, weights).assign_to(weights)
         return step
@@ -147,7 +141,7 @@ def find(
         start = Start(original=_named(config.init_checkpoint, missing, log))
     elif config.init_checkpoint and not original:
         start = Start(initial=readers.find(config.init_checkpoint, log))
-        start.initial.check(config, vocab, WARM_START)
+        start.initial.check(config, vocab, checkpoint.WARM_START)
     if config.objective == "frozen_generator" and not (
         saved or original or config.do_eval
     ):
@@ -159,7 +153,7 @@ def find(
         generator = _named(config.init_generator, missing, log)
         start = start._replace(generator=generator)
     if start.original:
-        purpose = EVALUATE if config.do_eval else RESUME
+        purpose = checkpoint.EVALUATE if config.do_eval else checkpoint.RESUME
         start.original.check(config, vocab, purpose)
     parts = config.phases_ahead(saved.step if saved else 0)
     if config.do_eval:
@@ -264,7 +258,9 @@ def load_initial(
     ours = resolve_settings(vocab, do_lower_case=config.do_lower_case)
     if model.tokenizer_config and not model.tokenizer_config.equivalent(ours):
         log(f"Changed: text is {ours} here, {model.tokenizer_config} in {path}")
-    stored = tf1.as_residuals(fit_rows(opened.tensors, theirs, log), variables)
+    stored = tf1.as_residuals(
+        checkpoint.fit_rows(opened.tensors, theirs, log), variables
+    )
     tensors = opened._replace(tensors=stored).weights(log)
     model.compare_with_library(opened, log)
     path = f"init_checkpoint {model.origin}"
@@ -338,7 +334,7 @@ def _assign(
             report.initialised.append(name)
             continue
         array, how = tensors[name], None
-        if name.endswith(BY_TOKEN) and theirs.tokens != ours.tokens:
+        if name.endswith(checkpoint.BY_TOKEN) and theirs.tokens != ours.tokens:
             array, how = _by_token(array, variable, theirs.ids, ours.tokens)
         elif name.endswith(_BY_POSITION) and len(array) != variable.shape[0]:
             there, rows = len(array), variable.shape[0]

@@ -23,28 +23,10 @@ from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import silent
 from electra_tf.errors import EXIT_DAMAGED, UserError, reason_of
 from electra_tf.interop import checkpoint, verification
-from electra_tf.interop.checkpoint import (
-    STEP,
-    CheckpointInfo,
-    Opened,
-    StoredModel,
-    as_float32,
-)
+from electra_tf.interop.checkpoint import CheckpointInfo, Opened, StoredModel
+from electra_tf.storage import checkpoints, manifest
 from electra_tf.storage.atomic_folder import atomic_folder
-from electra_tf.storage.checkpoints import (
-    SLOTS,
-    StoredTensors,
-    of_checkpoint,
-    write_tensors,
-)
-from electra_tf.storage.manifest import (
-    POINTER,
-    format_of,
-    name_of,
-    pointed_at,
-    pointer_to,
-    read_json,
-)
+from electra_tf.storage.checkpoints import StoredTensors
 from electra_tf.text.vocabulary import read_settings, write_settings, write_tokens
 
 HPARAMS, VOCABULARY = "hparams.json", "vocab.txt"
@@ -74,7 +56,7 @@ def is_prefix(path: str | os.PathLike) -> bool:
 def prefix_in(directory: str | os.PathLike) -> str | None:
     """The checkpoint that a directory's file `checkpoint` or its only index names."""
     directory = Path(directory)
-    name = pointed_at(directory)
+    name = manifest.pointed_at(directory)
     if name and is_prefix(directory / name):
         return str(directory / name)
     indexes = sorted(directory.glob("*.index"))
@@ -93,14 +75,14 @@ def is_original(directory: Path) -> bool:
     """
     if prefix_in(directory) is None:
         return False
-    return format_of(directory) == FORMAT or any(directory.glob("*.meta"))
+    return manifest.format_of(directory) == FORMAT or any(directory.glob("*.meta"))
 
 
 def info(prefix: str) -> CheckpointInfo:
     """A checkpoint, by what lies beside it."""
     folder = Path(prefix).parent
     path, vocab_file = folder / HPARAMS, str(folder / VOCABULARY)
-    hparams = read_json(path) if path.is_file() else {}
+    hparams = manifest.read_json(path) if path.is_file() else {}
     hparams = PretrainingConfig.checked(hparams, str(path))
     has_vocabulary = os.path.isfile(vocab_file)
     return CheckpointInfo(
@@ -122,7 +104,7 @@ def tensors_of(prefix: str) -> StoredTensors:
     """
     import tensorflow as tf
 
-    stored = of_checkpoint(prefix)
+    stored = checkpoints.of_checkpoint(prefix)
     residuals = [name for name in stored.shapes if name.endswith(RESIDUAL)]
     terms = {name.removesuffix(RESIDUAL): name for name in residuals}
 
@@ -130,7 +112,7 @@ def tensors_of(prefix: str) -> StoredTensors:
         if name in terms:
             return get(_base(name)) + get(terms[name])
         try:
-            return as_float32(stored.get(name))
+            return checkpoint.as_float32(stored.get(name))
         except (tf.errors.OpError, IndexError, ValueError, RuntimeError) as error:
             raise UserError(
                 f"{prefix}: {name} cannot be read: {reason_of(error)}\nThe file is "
@@ -138,7 +120,7 @@ def tensors_of(prefix: str) -> StoredTensors:
                 EXIT_DAMAGED,
             ) from None
 
-    left_out = (RESIDUAL, *SLOTS) if terms else ()
+    left_out = (RESIDUAL, *checkpoints.SLOTS) if terms else ()
     shapes = {
         name: shape
         for name, shape in stored.shapes.items()
@@ -197,9 +179,9 @@ def write_tf1(
             f"--what {what}: --format tf1 holds the whole model; leave --what out."
         )
     with atomic_folder(output_dir) as folder:
-        prefix = folder / name_of(stored.step)
+        prefix = folder / manifest.name_of(stored.step)
         save_tensors(prefix, stored)
-        (folder / POINTER).write_text(pointer_to([prefix.name]))
+        (folder / manifest.POINTER).write_text(manifest.pointer_to([prefix.name]))
         vocab = write_tokens(folder / VOCABULARY, stored.vocab.tokens)
         write_settings(vocab, stored.tokenizer_config)
         # Of the hparams those that are known: what reading assumes is left out.
@@ -254,5 +236,5 @@ def _beyond_original(stored: StoredModel) -> tuple[dict[str, Any], list[str]]:
 
 def save_tensors(prefix: str | os.PathLike, stored: StoredModel) -> None:
     """Writes weights, slots and step; raises `OSError`."""
-    step = {STEP: np.asarray(stored.step, np.int64)}
-    write_tensors(prefix, {**stored.tensors, **stored.slots, **step})
+    step = {checkpoint.STEP: np.asarray(stored.step, np.int64)}
+    checkpoints.write_tensors(prefix, {**stored.tensors, **stored.slots, **step})
