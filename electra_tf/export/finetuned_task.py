@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fine-tuned model to export: where it is, what it is for, how it is called."""
+"""A fine-tuned model to export."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ExportedTask(NamedTuple):
         return next(head for head in heads if head.name == self.facts.name)
 
     def outputs(self, inputs: EncoderInputs) -> dict[str, tf.Tensor]:
-        """What the head says, without dropout; what asks for labels means nothing."""
+        """The head's outputs without dropout; those for labels mean nothing."""
         shape = tf.shape(inputs.ids)
         ones = "label_ids eid start_positions end_positions is_impossible".split()
         features = dict.fromkeys(ones, tf.zeros(shape[:1], tf.int32)) | {
@@ -110,7 +110,7 @@ def read_task(
     Args:
       folder: of a trial, `<data-dir>/models/<model-name>/finetuning_models/<...>_1`.
       task: one of its tasks.
-      vocab_file: the vocabulary, if it is not where the place of the folder says.
+      vocab_file: the vocabulary, if it is not in the data directory.
 
     Raises `UserError`: 2 for anything else, 65 for damaged checkpoints.
     """

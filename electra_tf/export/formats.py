@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The formats of export_model.py, and what can be checked before TensorFlow is there.
+"""The formats of export_model.py, and the checks before TensorFlow is imported.
 
 A new format is an entry of FORMATS and a module with a function.
 """
@@ -21,12 +21,12 @@ from electra_tf.storage.atomic_folder import check_free
 
 
 class Format(NamedTuple):
-    """What is known of a format before its module is imported."""
+    """The properties of a format."""
 
-    function: str  # of electra_tf.export: ExportRequest -> what was written
+    function: str  # of electra_tf.export: ExportRequest -> the path of the export
     precisions: tuple[str, ...] = ("float32",)
     reads: tuple[str, ...] = ("what",)  # fields of a request that not every format has
-    needs_free_dir: bool = True  # False: it writes beside what is in output_dir
+    needs_free_dir: bool = True  # False: output_dir may hold other exports
 
 
 FORMATS = {
@@ -47,7 +47,7 @@ OLD_NAMES = {"tflite": "litert"}
 
 
 class ExportRequest(NamedTuple):
-    """What to export, as what and where to; the flags of export_model.py."""
+    """The flags of export_model.py."""
 
     format: str  # a key of FORMATS or OLD_NAMES
     output_dir: str
@@ -60,7 +60,7 @@ class ExportRequest(NamedTuple):
     precision: str = "float32"
     jit_compile: bool = False
     allow_pytorch_bin: bool = False
-    handle: str | None = None  # this and what follows: of publishing
+    handle: str | None = None  # from here on: of publishing
     license: str | None = None
     publish: str | None = None
     private: bool = False
@@ -74,14 +74,14 @@ class ExportRequest(NamedTuple):
         return run_directory(self.data_dir, self.model_name)
 
     def find_model(self) -> CheckpointInfo:
-        """The pre-trained model that is meant."""
+        """The description of the pre-trained model."""
         path = self.model_dir or self.init_checkpoint
         return readers.find(path, print, self.allow_pytorch_bin)
 
     def read_model(
         self, found: CheckpointInfo | None = None, slots: bool = False
     ) -> StoredModel:
-        """Its weights and what they mean.
+        """The pre-trained model with its weights.
 
         Args:
           found: the result of `find_model`, if it was called before.
@@ -92,14 +92,13 @@ class ExportRequest(NamedTuple):
 
 
 def export(request: ExportRequest) -> str:
-    """Writes what is asked for, verified, and uploads it if asked to; returns where.
+    """Writes and verifies an export, uploads it with `publish`; returns its path.
 
-    With `publish`, a directory that exists already is uploaded unchanged. Prints which
-    of the two was done.
+    With `publish`, a directory that was written before is uploaded unchanged.
 
-    Raises `UserError`: 2 for a request that makes no sense or a model that lacks what
-    is asked for, 65 for damaged files or when what was written does not compute the
-    same, 73 when it cannot be written.
+    Raises `UserError`: 2 for an invalid request or a part that the model lacks, 65 for
+    damaged files or an export that does not compute the same, 73 if it cannot be
+    written.
     """
     format = OLD_NAMES.get(request.format, request.format)
     request, known = request._replace(format=format), FORMATS[format]

@@ -24,14 +24,13 @@ from electra_tf.storage.atomic_folder import atomic_folder
 from electra_tf.text.vocabulary import write_settings, write_tokens
 
 ConcreteFunction = tf.types.experimental.ConcreteFunction
-# Type of the weights -> the difference up to which it is the model, relative beyond 1;
-# None: it is only measured.
+# Type of the weights -> allowed difference, relative beyond 1; None: only measured.
 TOLERANCE = {"float32": 1e-4, "float16": 0.05, "int8": None}
 WHAT = ("encoder", "detector")
 
 
 def network_of(source: ExportedModel, what: str) -> ConcreteFunction:
-    """What is converted: int32 [1, max_seq_length] each in, float32 out.
+    """The function to convert: int32 [1, max_seq_length] each in, float32 out.
 
     The encoder gives sequence_output [1, L, H]; the detector logits [1, L].
     """

@@ -3,8 +3,8 @@
 
 The graph is written node by node: an encoder and its heads are few kinds of nodes, and
 the converter from TensorFlow's graphs (tf2onnx) looks for a maintainer. Inputs and
-outputs are those of the signature `ids` of the SavedModels, whose check each file has
-to pass in onnxruntime.
+outputs are those of the SavedModels' signature `ids`; each file has to pass its check
+in onnxruntime.
 
 Shapes: B batch, L length, H hidden width, N masked positions.
 """
@@ -42,7 +42,7 @@ TOLERANCE = {"float32": 1e-4, "int8": None}
 
 
 class Graph:
-    """Nodes and weights of a network, named after what they are.
+    """Nodes and weights of a network.
 
     Args:
       tensors: the weights by the original's names.
@@ -155,18 +155,18 @@ def _attend(graph: Graph, x: str, bias: str, shape: ModelConfig, name: str) -> s
     return graph.norm(sum_, f"{name}output/LayerNorm")
 
 
-# Adds its nodes on the states [B, L, H]; returns the names of its outputs, which are
-# those of the signature `ids` of the SavedModels.
+# Adds its nodes on the states [B, L, H]; returns the names of its outputs, as in the
+# SavedModels' signature `ids`.
 Head = Callable[[Graph, str], list[str]]
 
 
 class Part(NamedTuple):
-    """What a file is made of."""
+    """The content of a file."""
 
     tensors: Mapping[str, np.ndarray]  # by the original's names
     shape: ModelConfig
     head: Head
-    check: Check  # what the model says to a batch, by the outputs' names
+    check: Check  # a batch and the model's outputs by name
     types: str = NAMES[2]  # the input that segments are read from
     least_length: int = 2  # of the ids of a text
 
@@ -195,7 +195,7 @@ def model_of(part: Part) -> Any:
     made = helper.make_graph(graph.nodes, "electra", *ends, arrays)
     opset = helper.make_opsetid("", OPSET)
     model = helper.make_model(made, opset_imports=[opset], producer_name="electra_tf")
-    model.ir_version = 10  # what opset 20 came with, for older runtimes
+    model.ir_version = 10  # the one of opset 20, for older runtimes
     model = onnx.shape_inference.infer_shapes(model)
     onnx.checker.check_model(model)
     return model
@@ -215,7 +215,7 @@ def write(model, path: Path, precision: str) -> None:
 
 
 def measure(path: Path, check: Check, precision: str) -> list[verification.Result]:
-    """How far onnxruntime is from what the model says; `UserError` (65) if too far."""
+    """Compares onnxruntime with the model; `UserError` (65) beyond the tolerance."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -300,7 +300,7 @@ def _card(
 
 
 def _parts(stored: checkpoint.StoredModel, what: str | None) -> dict[str, Part]:
-    """What can be written of a pre-trained model."""
+    """The parts of a pre-trained model to write."""
     source = saved_model.source_of(stored)
     others = ["detector"] if source.pretrainer.objective.needs_log_q else []
     if not networks.is_representable(stored):
@@ -405,7 +405,7 @@ def of_task(task: ExportedTask) -> Head:
         return [op("Add", op("Mul", share, width), lowest, output="value")]
 
     def spans(graph: Graph, hidden: str) -> list[str]:
-        """What `heads.QuestionAnsweringHead` gives when it is not trained."""
+        """The outputs of `heads.QuestionAnsweringHead` without training."""
         op, penalty = graph.op, _penalty(graph)
         # Layers are named in the order in which they are made.
         layers = iter(f"{scope}{n}" for n in ("", "_1", "_2", "_3"))
@@ -437,7 +437,7 @@ def of_task(task: ExportedTask) -> Head:
 
 
 def _penalty(graph: Graph) -> str:
-    """What keeps answers out of the question and the padding [B, L]."""
+    """The penalty that keeps answers out of question and padding [B, L]."""
     op, constant = graph.op, graph.constant
     in_text = op("Cast", op("Mul", NAMES[1], NAMES[2]), to=1)
     length = op("Shape", NAMES[0], start=1, end=2)

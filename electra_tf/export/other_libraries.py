@@ -27,7 +27,7 @@ _SHARP = 2.0**20
 
 
 def export(request: ExportRequest) -> Path:
-    """The folders of a library: one for each network, or that of a task; or tf1's."""
+    """A folder for each network, or one of a task or of a TF1 checkpoint."""
     what, is_tf1 = request.what or "all", request.format == tf1.FORMAT
     if request.format == huggingface.FORMAT and what not in networks.WHAT:
         return write_task(finetuned_task.task_of(request), request.output_dir)
@@ -71,7 +71,7 @@ def write_task(
 
 
 def _reason_against(task: ExportedTask) -> str | None:
-    """Why transformers has no such head."""
+    """Why transformers cannot represent the head; None if it can."""
     facts, config = task.facts, task.config
     width, labels = config.model_config().hidden_size, len(facts.labels)
     if facts.kind in PROBLEMS and 2 * labels > width:
@@ -156,7 +156,7 @@ _HEADS["regression"] = _number
 
 
 def _check(task: ExportedTask, network: Network, pad_id: int):
-    """Compares what was made of a head with the head itself."""
+    """Compares the converted head with the original one."""
     batch = verification.fixed_batch(network.shape, pad_id)
     [ours] = networks.outputs([network], batch)
     ids, mask, types = map(tf.constant, batch.values())
@@ -168,7 +168,7 @@ def _check(task: ExportedTask, network: Network, pad_id: int):
         share = np.clip(found["predictions"], 0, 1)[:, None]
         expected = facts.lowest + share * (facts.highest - facts.lowest)
     elif facts.kind == "qa":
-        # Elsewhere this head has a penalty; who asks transformers leaves them out.
+        # At other positions this head has a penalty; transformers' pipeline omits them.
         counts = batch["input_mask"] * batch["segment_ids"]
         counts[:, 0] = 1
         expected = np.stack([found["start_logits"], found["end_logits"]], -1)

@@ -273,7 +273,7 @@ def _text_export(
 
 
 def generator(source: ExportedModel) -> Servable:
-    """The generator, or what a masked language model is.
+    """The generator, or a masked language model.
 
     `serving_default`: text string [B] with [MASK] in it -> tokens string and
     probabilities float32 [B, N, K] (the K best for each), num_masks int32 [B]. A text
@@ -333,7 +333,7 @@ def generator(source: ExportedModel) -> Servable:
 
 
 def places_of(token_id: int, ids: tf.Tensor) -> tf.RaggedTensor:
-    """Where a token stands in each row of ids [B, L]: int32 [B, (places)]."""
+    """The positions of a token in each row of ids [B, L]: int32 [B, (places)]."""
     rows, places = tf.unstack(tf.cast(tf.where(ids == token_id), tf.int32), axis=1)
     return tf.RaggedTensor.from_value_rowids(places, rows, nrows=tf.shape(ids)[0])
 
@@ -358,7 +358,7 @@ def _generator_checks(source: ExportedModel, network) -> list[Check]:
 def _expected_of_texts(source: ExportedModel) -> dict[str, np.ndarray]:
     """The best tokens and their probabilities, as `fill_mask` has them in Python.
 
-    The tokens are compared as well only where no two are as good as equal, which may
+    Tokens are compared only if no two probabilities are nearly equal, since these may
     change places.
     """
     rows = source.in_python().fill_mask(_MASKED_PROBES, TOP + 1)

@@ -39,8 +39,8 @@ TASKS = {
     "tagging": task_signatures.tagger,
     "qa": task_signatures.question_answering,
 }
-# Above it, a SavedModel is not the model. bfloat16 has 8 bits, and rounds elsewhere
-# where TensorFlow puts operations together.
+# Allowed difference from the model. bfloat16 has 8 bits, and fused operations round at
+# other places.
 TOLERANCE = {"float32": 1e-5, "mixed_bfloat16": 0.25}
 _PACKAGES = ("electra-tf", "tensorflow", "tensorflow-text", "keras")
 
@@ -48,14 +48,14 @@ _PACKAGES = ("electra-tf", "tensorflow", "tensorflow-text", "keras")
 def source_of(
     stored: StoredModel, precision: str = "float32", jit_compile: bool = False
 ) -> ExportedModel:
-    """What to export of a model that was read from disk.
+    """The model to export, made from one that was read.
 
     Args:
       precision: "float32" or "mixed_bfloat16", the type of the computation; weights
         and answers are float32.
-      jit_compile: whether XLA compiles what signatures for ids compute.
+      jit_compile: whether XLA compiles the signatures for ids.
 
-    Of an encoder without heads only that can be exported.
+    A model without heads has an encoder only.
     """
     pretrainer = empty_pretrainer(stored.config, stored.vocab, precision)
     if any(name.startswith(HEADS) for name in stored.tensors):
@@ -144,16 +144,15 @@ def write_saved_models(
     """Writes `<output_dir>/<what>/<next version>/` as TensorFlow Serving wants them.
 
     They load with tensorflow and tensorflow_text alone. They get one version number and
-    appear together: a server never has an encoder of one model beside the preprocessor
-    of another.
+    appear together, so that a server never combines parts of two models.
 
     Args:
       servables: by the names to serve them under.
-      exact: the same in float32 where they are not; the manifests then say how much of
-        their accuracy is lost.
+      exact: the same in float32, if they are not; the manifests then have the loss of
+        accuracy.
 
     Returns the directories.  Raises `UserError`: 73 when they cannot be written, 65
-    when one does not compute what the model does.
+    if one does not compute the same as the model.
     """
     finals = _next_version([Path(output_dir) / what for what in servables])
     with atomic_folders(finals) as folders:
@@ -163,7 +162,7 @@ def write_saved_models(
 
 
 def _next_version(bases: Sequence[Path]) -> list[Path]:
-    """A folder in each, of the first number that is above all that are there."""
+    """A folder in each, numbered one above the highest number in any."""
     names = [name for base in bases for name in remote.names_in(base)]
     number = 1 + max((int(name) for name in names if name.isdecimal()), default=0)
     return [base / str(number) for base in bases]
@@ -183,7 +182,7 @@ def fill_folder(
     Returns the greatest difference from the model.  Raises `OSError` when it cannot be
     written, `UserError` (65) when that difference is beyond TOLERANCE.
     """
-    # The vocabulary is in the graph; as an asset it is there for people and tools.
+    # The graph has the vocabulary; the asset is for people and tools.
     vocab_file = folder / "vocab.txt"
     text = "".join(f"{token}\n" for token in source.vocab.tokens)
     vocab_file.write_text(text, encoding="utf-8")
@@ -279,7 +278,7 @@ def _task(
 
 
 def _report(what: str, written: Path) -> None:
-    """Says what was written, and how far it is from the model."""
+    """Prints the path and the difference from the model."""
     manifest = verify_folder(written)
     gap = manifest["max_difference"]
     print(shown(f"{what}: {written}, greatest difference from the model {gap:.1e}"))

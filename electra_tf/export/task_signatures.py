@@ -54,7 +54,7 @@ def text_classifier(task: ExportedTask) -> Servable:
     `serving_default`: text (and text_b, if the task has pairs) string [B] -> label
     string [B], probability float32 [B], labels string [B, C], probabilities float32
     [B, C]; where a text has several classes, these two alone, each probability by
-    itself; of a regression value float32 [B]. What is too long is cut as in training.
+    itself; of a regression value float32 [B]. Long texts are cut as in training.
     `ids`: the encoder's inputs -> logits and probabilities [B, C], or value [B].
     """
     source, facts = task.source, task.facts
@@ -127,7 +127,7 @@ def tagger(task: ExportedTask) -> Servable:
     `ids`: the encoder's inputs -> logits and probabilities float32 [B, L, C]; a word's
     are those of its first token.
 
-    Segment ids are 1 throughout, as in training; `ids` sees to that itself.
+    Segment ids are 1 throughout, as in training; `ids` sets them itself.
     """
     source, facts = task.source, task.facts
     tokenizer, size = source.tf_tokenizer(), source.max_seq_length - 2
@@ -183,10 +183,10 @@ def _characters(text, row, start, end) -> tf.Tensor:
 
 
 def _servable(task, of_texts, ids_answer, texts, expected, best) -> Servable:
-    """A SavedModel that was asked `texts`, by name, and must say what is expected.
+    """A SavedModel with a check: `texts` by name and the expected outputs.
 
-    In half precision labels change with the order of the operations: there `best`, the
-    output that names the best ones, is left out.
+    In half precision labels change with the order of the operations, so the check
+    leaves out `best`, the output with the best labels.
     """
     if task.source.facts["precision"] != "float32":
         expected.pop(best, None)
@@ -322,7 +322,7 @@ def windows_on(document: tf.RaggedTensor, query: tf.RaggedTensor, config) -> _Wi
 
 
 def _beam(config) -> int:
-    """How many starts of a window are looked at, and of each how many ends."""
+    """The number of starts of a window, and of ends of each start."""
     return config.beam_size if config.joint_prediction else config.n_best_size
 
 
@@ -444,7 +444,7 @@ def _named(outputs: dict[str, tf.Tensor], config) -> dict[str, tf.Tensor]:
 
 
 def _has_null(task: ExportedTask) -> bool:
-    """Whether it can say that a question has no answer."""
+    """Whether it can answer that a question has no answer."""
     config = task.config
     return task.facts.has_impossible and (
         config.answerable_classifier or not config.joint_prediction
@@ -476,7 +476,7 @@ def _checks(task: ExportedTask) -> list[Check]:
         distance = abs(odds - config.qa_na_threshold)
         if is_exact and (distance >= _NEAR_TIE).all():
             checks[0].expected["has_answer"] = odds <= config.qa_na_threshold
-    # Which answer it is, and where, can be told where nothing else is as good.
+    # Answers and their places are compared only if no other is nearly as good.
     clear = [
         (pair, best.text)
         for pair, (nbest, best, _) in zip(pairs, found, strict=True)
@@ -495,10 +495,10 @@ def _checks(task: ExportedTask) -> list[Check]:
 def in_python(
     task: ExportedTask, question: str, context: str, answer_text: str | None = None
 ) -> Answers:
-    """What `run_finetuning.py` answers, window by window.
+    """The answers of `run_finetuning.py`, window by window.
 
     Args:
-      answer_text: how the text is found, if not as the task does it.
+      answer_text: the hparam, if not the task's value.
     """
     source = task.source
     reader = qa.QATask(task.facts.name, task.config, source.tokenizer())

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """One description of a checkpoint, whatever its format, and the model read from it.
 
-Whether it fits a run is one rule for every purpose, which gives all differences at
-once. Compared is what files say, without TensorFlow; only the original's checkpoints
-have to be opened for their shape. Above 600 lines: fields are inferred from the shapes
-that are described here, and compared here.
+One function compares it with a run, for every purpose, and gives all differences at
+once. It compares what files state, without TensorFlow; only the original's checkpoints
+have to be opened for their shape. Above 600 lines: the fields that weights show are
+inferred and compared here.
 """
 
 from __future__ import annotations
@@ -114,15 +114,15 @@ class Opened(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointInfo:
-    """What lies at a path, by its files; weights are read on request.
+    """The model at a path, by its files; weights are read on request.
 
     Attributes:
       origin: the checkpoint's prefix, or the directory.
       known: the config fields that its files state, as `fields_of_hparams` has them.
-      tokenizer_config, vocab_file: None where no file says it.
-      open: opens the tensors; those of TensorFlow are read one at a time.
-      run: the directory of the run of this project that it belongs to.
-      recorded_sha256: of the vocabulary of that run.
+      tokenizer_config, vocab_file: None if unknown.
+      open: opens the tensors; TensorFlow's are read one at a time.
+      run: the directory of its run, if this project wrote it.
+      recorded_sha256: of that run's vocabulary.
     """
 
     origin: str
@@ -135,21 +135,21 @@ class CheckpointInfo:
 
     @functools.cached_property
     def vocab_sha256(self) -> str | None:
-        """The hash of its vocabulary, if that is known."""
+        """The hash of its vocabulary, if known."""
         if self.recorded_sha256 or self.vocab_file is None:
             return self.recorded_sha256
         return Vocabulary.load(self.vocab_file).sha256
 
     @functools.cached_property
     def do_lower_case(self) -> bool | None:
-        """None where no file says it."""
+        """None if unknown."""
         if self.tokenizer_config:
             return self.tokenizer_config.do_lower_case
         return self.known.get("do_lower_case")
 
     @functools.cached_property
     def inferred(self) -> dict[str, Any]:
-        """The fields that its weights show, which TensorFlow reads for it."""
+        """The fields that its weights show; needs TensorFlow."""
         startup.import_tensorflow()
         return fields_of_shapes(self.open().tensors.shapes, self.origin)
 
@@ -166,7 +166,7 @@ class CheckpointInfo:
         config: PretrainingConfig | FinetuningConfig | Mapping[str, Any],
         purpose: str,
     ) -> list[Difference]:
-        """Where it and the config of a run differ, as far as its files say it.
+        """Where it and the config of a run differ, as far as its files state it.
 
         Args:
           config: or the hparams that a user sets.
@@ -252,7 +252,7 @@ class CheckpointInfo:
         return found
 
     def weights_sha256(self) -> str:
-        """A hash of the files of its weights, of a run as the manifest has theirs."""
+        """A hash of the files of its weights; those of a run are in its manifest."""
         path = Path(self.origin)
         record = Path(self.origin + manifest.CHECKPOINT_MANIFEST)
         if files := record.is_file() and manifest.read_json(record).get("files"):
@@ -299,10 +299,9 @@ class CheckpointInfo:
         log(f"Note: {self.origin}: {note}.")
 
     def unknown_casing(self, vocab: Vocabulary) -> str | None:
-        """What to ask for where nothing says whether text is lower-cased.
+        """The error message if the casing is unknown and matters; else None.
 
-        And it matters: the original's default, lower case, would make tokens with
-        capitals unused.
+        The original's default, lower case, would leave tokens with capitals unused.
         """
         if self.do_lower_case is not None or vocabulary.read_settings(vocab.path):
             return None
@@ -316,7 +315,7 @@ class CheckpointInfo:
         )
 
     def check_casing(self, vocab: Vocabulary) -> None:
-        """Raises a `UserError` if `unknown_casing` asks something."""
+        """Raises a `UserError` if the casing is unknown and matters."""
         if question := self.unknown_casing(vocab):
             raise UserError(question)
 
@@ -342,13 +341,13 @@ class CheckpointInfo:
         slots: bool = False,
         strict: bool = True,
     ) -> StoredModel:
-        """The whole model: complete, and as its files, its weights and the user say.
+        """The whole model, complete and consistent with its files and the hparams.
 
         Args:
           vocab_file: the vocabulary; None: the one beside the weights.
-          hparams: what the files do not say; must agree with them.
-          slots: whether to read the optimizer's, twice as large, as well.
-          strict: whether a library that computes something else is an error.
+          hparams: fields that the files do not state; they must agree with them.
+          slots: whether to read the optimizer's slots, twice as large, as well.
+          strict: whether another result of the library that wrote it is an error.
 
         Raises `UserError`: 2 when something does not fit, 65 when weights are missing,
         unexpected or of a wrong shape.
@@ -415,13 +414,13 @@ class StoredModel(NamedTuple):
     slots: dict[str, np.ndarray]
     step: int
     origin: str  # where it was read
-    # What files, user and weights say of `config`, as `fields_of_hparams` has it; the
-    # rest of it is assumed.
+    # The fields of `config` that files, weights and hparams state, as in
+    # `fields_of_hparams`; the others are assumed.
     known: Mapping[str, Any] = MappingProxyType({})
 
     @property
     def name(self) -> str:
-        """The run's name, or that of the file or folder it came from."""
+        """The name of the run, or of the file or folder."""
         return self.config.model_name
 
     @property
@@ -434,7 +433,7 @@ class StoredModel(NamedTuple):
 
 
 def as_float32(array: np.ndarray) -> np.ndarray:
-    """The same in float32, where it has another width; integers unchanged."""
+    """Floats as float32; integers unchanged."""
     is_float = array.dtype.kind == "f" or array.dtype.name == "bfloat16"
     return array.astype(np.float32) if is_float else array
 
@@ -442,7 +441,7 @@ def as_float32(array: np.ndarray) -> np.ndarray:
 def fit_rows(
     stored: StoredTensors, vocab: Vocabulary, log: Callable[[str], None] = silent
 ) -> StoredTensors:
-    """Without the rows of ids that a model's vocabulary does not have, with a note.
+    """Cuts rows beyond the vocabulary from the tables of tokens, with a note.
 
     Raises `UserError` where there are more tokens than rows.
     """
@@ -479,7 +478,7 @@ def empty_pretrainer(
 
 
 def _check_complete(stored: StoredModel) -> None:
-    """Every weight of every part that is there, in its shape; nothing else."""
+    """Raises `UserError` (65) unless each part has all its weights, in their shapes."""
     import tensorflow as tf
 
     with tf.Graph().as_default():  # Its names and shapes; no weight is ever made.
@@ -511,7 +510,7 @@ def _check_complete(stored: StoredModel) -> None:
 def fields_of_hparams(
     hparams: Mapping[str, Any], defaults: bool = True
 ) -> dict[str, Any]:
-    """Fields that hparams set, those of `model_size` and the overrides included.
+    """Fields that hparams set, also by `model_size` and the overrides.
 
     Args:
       defaults: whether a model_size implies the defaults of `ModelConfig`, too, as in
@@ -531,7 +530,7 @@ def fields_of_hparams(
 
 
 def hparams_of_fields(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Fields as a user sets them, those of the encoder in model_hparam_overrides."""
+    """Fields as hparams, with the encoder's in model_hparam_overrides."""
     found: dict[str, Any] = {}
     for name, value in fields:
         place = found.setdefault(_OVERRIDES, {}) if name in _OF_ENCODER else found
@@ -556,8 +555,8 @@ def size_hparams(shape: Mapping[str, Any], size: str | None = None) -> dict[str,
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[Difference]:
     """Where two descriptions of a model contradict each other.
 
-    Compared is what both have and what makes another model. Fractions are equal if they
-    give the same size: 0.33333 of 768 is 256.
+    Only fields that both have and that identify a model count. Fractions are equal if
+    they give the same size: 0.33333 of 768 is 256.
     """
 
     def size(name: str, fields: Mapping[str, Any]) -> Any:
@@ -650,8 +649,8 @@ def fields_of_shapes(shapes: Shapes, origin: str) -> dict[str, Any]:
 def _assumed(shapes: Shapes) -> set[str]:
     """Fields of `fields_of_shapes` that no weight shows.
 
-    How many positions were trained is in no shape; a generator without weights may be
-    a uniform one, or one that lies elsewhere.
+    No shape shows how many positions were trained. A generator without weights may be
+    uniform, or stored elsewhere.
     """
     scopes = _scopes(shapes)
     if objectives.GENERATORS[objectives.by_scopes(scopes)].scopes:
@@ -663,7 +662,7 @@ def _assumed(shapes: Shapes) -> set[str]:
 def contradictions(
     inferred: Mapping[str, Any], stated: Mapping[str, Any]
 ) -> list[Difference]:
-    """`differences` from what files or users state, but for what no weight shows."""
+    """`differences` from stated fields, without those that no weight shows."""
     found = []
     for name, seen, value in differences(inferred, stated):
         if name == "objective" and seen in ("electra", "electric"):

@@ -2,11 +2,10 @@
 """Model directories of Hugging Face's transformers, in and out.
 
 config.json, model.safetensors, the tokenizer's files and a model card; one directory
-for each network. Needs the package safetensors; transformers and torch only add their
-own reading of what was written. Weights are one safetensors file or several with an
-index; PyTorch's pickles only on request, and then by the reader that takes nothing but
-tensors from them. Above 600 lines: both directions share the tables of what can be
-stated there.
+for each network. Needs the package safetensors; with transformers and torch, exports
+are also read and run by them. Weights are one safetensors file or several with an
+index; PyTorch's pickles are read on request, with `weights_only=True`. Above 600 lines:
+reading and writing share the tables of names and settings.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ ARCHITECTURES = {
 # Names of activations there -> here; of several for one of ours, the last is written.
 _ACTIVATIONS = {name: name for name in ("gelu", "relu", "tanh", "linear")}
 _ACTIVATIONS |= dict.fromkeys(("gelu_new", "gelu_pytorch_tanh"), "gelu_tanh")
-# What changes the computation there and has one value here.
+# Keys of config.json that change the computation and have one value here.
 _ALWAYS = {
     "layer_norm_eps": 1e-12,
     "is_decoder": False,
@@ -98,14 +97,14 @@ def _transposed(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     }
 
 
-# What config.json can state: the one place for reading and for writing.
+# config.json, for reading and for writing.
 
 
 def check_representable(network: Network, origin: str) -> None:
-    """Raises `UserError` for a network that means something else here and there.
+    """Raises `UserError` for a network that transformers would compute differently.
 
-    Their masked language model has gelu in its head whatever its layers have; here
-    the head has what the layers have.
+    Its masked language model always has gelu in the head; here the head has the
+    activation of the layers.
     """
     act = network.shape.hidden_act
     if act != "gelu" and network.head() == networks.GENERATOR_HEAD:
@@ -316,7 +315,7 @@ def read_network(
     """The network in a directory, complete with its head.
 
     Args:
-      note: called with a line on what is left out.
+      note: called with a line for each part that is left out.
 
     Raises `UserError`: 2 for another model family or what cannot be represented here,
     65 for damaged or incomplete files.
@@ -358,7 +357,7 @@ def read_network(
 def _known(
     tensors: dict[str, np.ndarray], note: Callable[[str], None]
 ) -> dict[str, np.ndarray]:
-    """Without heads that have no equivalent, are not whole or stand beside another."""
+    """The tensors without heads that are unknown, incomplete or beside another head."""
     others = {name for name in tensors if not name.startswith((PREFIX, *_HEADS))}
     has_head = any(name.startswith(_HEADS) for name in tensors)
     layers = {name.rpartition(".")[0] for name in others}
@@ -370,9 +369,9 @@ def _known(
 
 
 def _parts(folder: Path) -> list[Path]:
-    """A directory, or those below it that `write` makes.
+    """A directory, or those below it that `write_huggingface` makes.
 
-    One of them that lost a file is not passed over: the others are another model.
+    One that lost a file counts too: the others alone are another model.
     """
     parts = [folder / name for name in networks.FOLDERS]
     return [part for part in parts if is_directory_of(part)] or [folder]
@@ -389,7 +388,7 @@ def info(
     known = {"embedding_size": embedding_size} | shape.overrides()
     lengths = []
     for part in (first, *others):
-        # What others write there is the number of positions, or a very large one.
+        # Other programs write the number of positions, or a very large one.
         limit = max_length(part) or shape.max_position_embeddings
         limit = limit if limit < shape.max_position_embeddings else None
         lengths.append(verification.trained_length_in(part) or limit)
@@ -416,7 +415,7 @@ def info(
 def read(folder: Path, allow_pytorch_bin: bool = False) -> Opened:
     """A directory, or one with directories `discriminator` and `generator`.
 
-    What others wrote is compared with what transformers computes of it.
+    Directories of other programs are compared with the results of transformers.
     """
     found: dict[str, Network] = {}
     notes: list[str] = []
@@ -435,7 +434,7 @@ def read(folder: Path, allow_pytorch_bin: bool = False) -> Opened:
         if kind in found:
             raise UserError(
                 f"{part} is not the only folder with the weights of a {kind} in "
-                f"{folder}.\nGive the folder of the one that is meant."
+                f"{folder}.\nGive the right folder."
             )
         found[kind] = network
     tensors = networks.join(found, str(folder))
@@ -450,12 +449,12 @@ def read(folder: Path, allow_pytorch_bin: bool = False) -> Opened:
 
 
 def _compared(folder: Path, network: Network) -> str:
-    """How far transformers is from what was read; `UserError` (65) if far."""
+    """A note on the difference from transformers; `UserError` (65) if it is large."""
     if not _peer_installed():
         more = sorted(set(read_json(folder / CONFIG)) - UNDERSTOOD)
         return (
-            "transformers and torch are not installed: not compared with what they "
-            f"compute; not understood in {CONFIG}: {', '.join(more) or 'nothing'}"
+            "transformers and torch are not installed: not compared with their "
+            f"results; not understood in {CONFIG}: {', '.join(more) or 'nothing'}"
         )
     architecture = ARCHITECTURES[network.head()]
     compare = functools.partial(_compare_with_peer, folder, architecture, whole=False)
@@ -483,8 +482,8 @@ _ADDED_KEYS = (
     "extra_special_tokens",
 )
 # Classes that take tokenizer.json unchanged. ElectraTokenizer and its predecessors
-# build another from vocab.txt: words end at 100 characters there, and its tables of
-# characters are those of another version of Unicode.
+# build another tokenizer from vocab.txt, with words of at most 100 characters and
+# the character tables of another version of Unicode.
 _UNCHANGED = ("PreTrainedTokenizerFast", "TokenizersBackend")
 _BERTS = ("ElectraTokenizer", "ElectraTokenizerFast", "BertTokenizer")
 _BERTS += ("BertTokenizerFast", "AutoTokenizer")  # the last: the family decides
@@ -613,7 +612,7 @@ def read_tokenizer(folder: Path) -> tuple[TokenizerConfig | None, str | None]:
     if by_config and by_json and not by_config.equivalent(by_json):
         raise UserError(
             f"{place} says {by_config}, {fixed.name} beside it {by_json}.\nRemove the "
-            "one that the model was not trained with."
+            "wrong one."
         )
     found = [folder / name for name in (VOCABULARY, TOKENIZER)]
     found = [path for path in found if path.is_file()]
@@ -632,9 +631,9 @@ def max_length(folder: Path) -> int | None:
 
 
 def _check_added(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Refuses tokens beside the vocabulary, wherever versions of transformers put them.
+    """Refuses added tokens in any file where versions of transformers put them.
 
-    Only a tokenizer.json says them itself.
+    `config_of_json` checks those of a tokenizer.json.
     """
     special = _json_of(folder / SPECIAL_TOKENS)
     vocabulary.check_added_tokens(_json_of(folder / ADDED), folder / ADDED)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Preset directories of KerasHub, in and out: ElectraBackbone and ElectraTokenizer.
 
-KerasHub has no heads for ELECTRA, so a preset is an encoder. Two things are not the
-original's there and cannot be set in a preset: its GELU is the approximation by tanh
-(`hidden_act` gelu_tanh here, as which foreign presets are read), and it has a pooler
-(dense layer, tanh), which is written as identity, so that its pooled_output is tanh of
-the state at [CLS]. What the first costs a model with the exact GELU is measured; with
-that put in, its outputs must be ours.
+KerasHub has no heads for ELECTRA, so a preset is an encoder. Two things differ from the
+original and cannot be set in a preset. Its GELU is the approximation by tanh: foreign
+presets are read with `hidden_act` gelu_tanh; for a model with the exact GELU the
+difference is measured, and with the exact GELU put in, outputs must be equal. It has a
+pooler (dense layer, tanh), which is written as identity: pooled_output is tanh of the
+state at [CLS].
 """
 
 from __future__ import annotations
@@ -197,8 +197,8 @@ def read_network(folder: Path, shape: ModelConfig | None = None) -> Network:
     """The encoder in a preset directory; the pooler is left out.
 
     Args:
-      shape: since a preset does not state the activation; None: as the manifest says,
-        else gelu_tanh.
+      shape: a preset does not state the activation; None: that of the manifest, or
+        gelu_tanh.
 
     Raises `UserError`: 2 for another model family, 65 for damaged files.
     """
@@ -228,7 +228,7 @@ def _backbone_in(folder: Path):
         raise UserError(f"{folder / WEIGHTS} is missing.", EXIT_DAMAGED)
     try:
         return keras_hub.models.ElectraBackbone.from_preset(str(folder))
-    except Exception as error:  # What it does not check, it fails with in many ways.
+    except Exception as error:  # It fails in many ways on damaged files.
         message = f"{folder} cannot be read: {reason_of(error)}\nCopy it again."
         raise UserError(message, EXIT_DAMAGED) from None
 
@@ -275,7 +275,7 @@ def info(folder: Path, log: Callable[[str], None]) -> CheckpointInfo:
 
 
 def read(folder: Path) -> Opened:
-    """An encoder; what others wrote is compared with what KerasHub computes of it."""
+    """An encoder; presets of other programs are compared with KerasHub's results."""
     network = read_network(folder)
     tensors = of_arrays(str(folder), network.tensors)
     notes = ["left out: the pooler, which the original does not have"]

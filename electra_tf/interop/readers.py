@@ -3,7 +3,7 @@
 
 Runs of this project (pre-training and fine-tuned), the original's checkpoints, and
 directories of Hugging Face and of KerasHub; everything else is refused. `find` needs no
-TensorFlow: what files say is checked before any work begins.
+TensorFlow: the files are checked before any work begins.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def _checkpoint(prefix: str) -> CheckpointInfo:
     identity, settings = saved.get("identity", {}), saved.get("settings", {})
     hparams, vocab_file = _config_of(run, found.vocab_file)
     known = checkpoint.fields_of_hparams(hparams) if hparams else dict(found.known)
-    # A run's config.json has those of its last phase, or of a later start.
+    # A run's config.json has the values of its last phase, or of a later start.
     begun = history.begun({**hparams, **settings}, saved.get("step", 0))[-1]
     known |= {k: begun[k] for k in _MADE_WITH if begun.get(k) is not None}
     recorded = checkpoint.fields_of_hparams(identity)

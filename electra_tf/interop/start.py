@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run of pre-training starts from: found and checked, and loaded later.
+"""The start of a pre-training run: found and checked first, loaded later.
 
 The newest checkpoint in its directory, or one of the original that lies there; for a
 new run the weights of the model that `init_checkpoint` names, or random ones.
 
 The model that `init_checkpoint` names may have been trained for another objective, with
-another vocabulary or for shorter texts. Whatever fits is loaded, what is stated below
-is changed, whole parts that the other model lacks stay as initialised; anything else is
+another vocabulary or for shorter texts. Weights that fit are loaded, the tables below
+are adapted, and parts that the other model lacks stay as initialised; anything else is
 an error.
 
 - Another vocabulary: rows are matched by token; new tokens stay as initialised.
-- Another number of positions: the first rows are taken over; where there are more
-  here, row i is row i mod n of the n rows there.
+- Another number of positions: the first rows are taken; if this run has more, row i is
+  row i mod n of the n rows there.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _LAYER = re.compile(r"\w+/encoder/layer_\d+/")
 
 
 class Start(NamedTuple):
-    """What a run starts from: one of the first three, or random weights."""
+    """The start of a run: one of the first three, or random weights."""
 
     saved: CheckpointManifest | None = None  # the newest checkpoint
     original: CheckpointInfo | None = None  # to continue from or to evaluate
@@ -110,11 +110,11 @@ def find(
     log: Callable[[str], None],
     is_chief: bool = True,
 ) -> Start:
-    """What there is to begin with, checked as far as files say it.
+    """Finds the start of a run and checks it as far as files allow.
 
-    Nothing for other workers than the chief, which gives them what they need.
+    Empty on workers other than the chief, which get their values from it.
 
-    Raises `UserError` for what the run cannot begin or go on with.
+    Raises `UserError` if the run cannot start or continue from it.
     """
     if not is_chief:
         return Start()
@@ -198,7 +198,7 @@ def _named(
 
 
 class WeightReport(NamedTuple):
-    """What became of each weight."""
+    """The weights by where their values come from."""
 
     loaded: list[str]
     changed: dict[str, str]  # name -> how
@@ -222,10 +222,10 @@ def load_initial(
     variables: Mapping[str, Any],
     log: Callable[[str], None],
 ) -> WeightReport:
-    """Assigns what a model offers to the variables of a new run, and logs it.
+    """Assigns the weights of another model to the variables of a new run.
 
     Args:
-      model: that `CheckpointInfo.check` has nothing against.
+      model: checked by `CheckpointInfo.check`.
       config, vocab: PretrainingConfig and vocabulary of the new run.
       variables: name -> tf.Variable, initialised.
 
@@ -311,7 +311,7 @@ def _assign(
     ours: Vocabulary,
     path: str,
 ) -> WeightReport:
-    """Assigns what fits to the variables, or nothing: `UserError` naming `path`."""
+    """Assigns all weights that fit, or none and raises `UserError` naming `path`."""
     parts = {_part(name) for name in tensors}
     here = {_part(name) for name in variables}
     for name in sorted(tensors.keys() - variables.keys()):

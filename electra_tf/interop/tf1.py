@@ -38,7 +38,7 @@ _PLACES = {
 }
 # Tensors of runs alone, not of the original (mixed precision).
 OURS = re.compile(r"loss_scale(/good_steps)?$")
-# What optimizers and loss scalers of other programs leave beside the weights.
+# Tensors of other programs' optimizers and loss scalers.
 _OPTIMIZERS = re.compile(
     r"(.*/)?((current_)?loss_scale|(num_)?(good|bad)_steps|beta[12]_power(_\d+)?"
     r"|learning_rate)$|.*/(Adam(_1)?|lamb_[mv]|Momentum)$"
@@ -79,7 +79,7 @@ def is_original(directory: Path) -> bool:
 
 
 def info(prefix: str) -> CheckpointInfo:
-    """A checkpoint, by what lies beside it."""
+    """A checkpoint, by the files beside it."""
     folder = Path(prefix).parent
     path, vocab_file = folder / HPARAMS, str(folder / VOCABULARY)
     hparams = manifest.read_json(path) if path.is_file() else {}
@@ -95,10 +95,10 @@ def info(prefix: str) -> CheckpointInfo:
 
 
 def tensors_of(prefix: str) -> StoredTensors:
-    """The tensors of a checkpoint, as all programs but the run itself know them.
+    """The tensors of a checkpoint, with residuals added to their tables.
 
-    What a run learns as a residual (`embedding_sharing` disentangled) is the sum, under
-    the usual name. The optimizer does not know the sum, so its slots are left out.
+    A table that a run learns as a residual (`embedding_sharing` disentangled) is the
+    sum, under the usual name. Slots belong to the residual, so they are left out.
 
     Raises `UserError` (65), also on reading one, for damaged files.
     """
@@ -167,9 +167,8 @@ def write_tf1(
 ) -> Path:
     """Writes the whole model as the original would: checkpoint, vocabulary, pointer.
 
-    Beside it `hparams.json`, a `--config` for this project. A model that the original
-    does not have is written all the same, since no other format holds
-    it whole, and logged.
+    `hparams.json` beside it is a `--config` for this project. A model that the original
+    lacks is written all the same, with a note: no other format holds it whole.
 
     Raises `UserError` when the directory is in use or cannot be written, 65 when what
     was written differs.
@@ -184,7 +183,7 @@ def write_tf1(
         (folder / manifest.POINTER).write_text(manifest.pointer_to([prefix.name]))
         vocab = write_tokens(folder / VOCABULARY, stored.vocab.tokens)
         write_settings(vocab, stored.tokenizer_config)
-        # Of the hparams those that are known: what reading assumes is left out.
+        # Only known hparams: assumed ones are left out.
         hparams = {k: v for k, v in stored.known.items() if k not in _PLACES}
         hparams["do_lower_case"] = stored.tokenizer_config.do_lower_case
         text = json.dumps(checkpoint.hparams_of_fields(hparams.items()), indent=2)
@@ -208,11 +207,7 @@ def write_tf1(
 
 
 def _beyond_original(stored: StoredModel) -> tuple[dict[str, Any], list[str]]:
-    """What the original program would compute otherwise than this model.
-
-    Returns (the `model_hparam_overrides` that it needs beside the sizes, what it cannot
-    do).
-    """
+    """Returns (the `model_hparam_overrides` that the original needs, what it lacks)."""
     config, tokenizer = stored.config, stored.tokenizer_config
     shape = config.model_config()
     needed, cannot = {}, []

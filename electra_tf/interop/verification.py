@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was written, read again and compared with what it was written from."""
+"""Exports are read again and compared with their source."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def fixed_batch(
     """Four rows of ids with padding and two segments, int32 [4, L].
 
     Args:
-      length: of the rows, or what the model can read.
+      length: of the rows, if the model can read as many.
     """
     length = min(shape.max_position_embeddings, length)
     rng = np.random.default_rng(6)
@@ -147,7 +147,7 @@ def compare(
 def require(results: Iterable[Result]) -> None:
     """Raises `UserError` (65) for the first result beyond its tolerance.
 
-    What is only measured must be a number: NaN in an output is an infinite difference.
+    A difference without tolerance must be finite; NaN in an output is infinite.
     """
     for r in results:
         limit = _FINITE if r.tolerance is None else r.tolerance
@@ -171,7 +171,7 @@ def show(results: Iterable[Result], log: Callable[[str], None]) -> None:
 
 
 def identical(stored: StoredModel, again: StoredModel) -> list[Result]:
-    """Every weight and slot, the step, and what makes the config another model's."""
+    """Compares weights, slots, step and the identity of the config, exactly."""
     results = []
     for quantity, ours, theirs in (
         ("weights", stored.tensors, again.tensors),
@@ -192,7 +192,7 @@ def identical(stored: StoredModel, again: StoredModel) -> list[Result]:
 def reread(
     network: Network, again: Network, pad_id: int
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], list[Result]]:
-    """Compares a network with what its files were read to.
+    """Compares a network with the one that was read from its files.
 
     Returns (a fixed batch, the network's `networks.outputs` on it, results).  Raises
     `UserError` (65) if it does not compute the same.
@@ -218,7 +218,7 @@ def compared(
         results = compare_outputs(batch, ours)
     except UserError:
         raise
-    except Exception as error:  # What it does not check, it fails with in many ways.
+    except Exception as error:  # It fails in many ways on files that it cannot read.
         return f"{library} cannot read it ({reason_of(error)}): not compared"
     gap = max(result.difference for result in results)
     return f"computes what {library} does, max difference {gap:.3g}"
@@ -259,9 +259,9 @@ def write_manifest(
     results: list[Result],
     facts: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes the manifest: what the folder is, how it was verified, every checksum.
+    """Writes the manifest: the model, the results of the comparison, every checksum.
 
-    The greatest difference that was verified excludes what was only measured.
+    Verified and only measured differences have a maximum each.
     """
     greatest: dict[str, float] = {}
     for r in results:
