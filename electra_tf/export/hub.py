@@ -28,7 +28,7 @@ from electra_tf.inference import html_report
 from electra_tf.interop import cards, huggingface
 from electra_tf.paths import joined
 from electra_tf.pretrain import history
-from electra_tf.pretrain.metrics import ALL_METRICS
+from electra_tf.pretrain.metrics import ALL_METRICS, Metric
 from electra_tf.storage.atomic_folder import atomic_folder
 from electra_tf.storage.manifest import MANIFEST, format_of, read_json, verify_folder
 from electra_tf.storage.remote import expand, fetch_once, names_below
@@ -251,6 +251,13 @@ class RunFacts(NamedTuple):
         return self.source.facts.get("step", 0)
 
     @property
+    def metrics(self) -> list[tuple[Metric, float]]:
+        """The known metrics of its evaluation."""
+        numbers = self.results.get("metrics", {})
+        found = [(metric, numbers.get(metric.name)) for metric in ALL_METRICS]
+        return [pair for pair in found if isinstance(pair[1], (int, float))]
+
+    @property
     def initial_weights(self) -> str | None:
         """The last two parts of init_checkpoint."""
         path = (self.hparams or {}).get("init_checkpoint")
@@ -309,12 +316,8 @@ def model_card(
       licence: of the weights; None: LICENCE.
       differences: of each SavedModel beside it from the model it was exported from.
     """
-    from huggingface_hub import ModelCardData  # reads the environment, and is slow
-
     model, licence = facts.source.pretrainer, licence or LICENCE
     shape, length = facts.source.shape, facts.source.facts.get("trained_length")
-    tags = ["electra", *filter(None, [model.objective.tag]), "tf-keras"]
-    data = ModelCardData(license=licence, library_name="tensorflow", tags=tags)
 
     def parts(part: str) -> list[str]:
         return [cards.fill("hub", f"{kind}: {part}") for kind in differences]
@@ -323,7 +326,7 @@ def model_card(
     return cards.fill(
         "hub",
         "card",
-        front_matter=data.to_yaml(),
+        front_matter=_front_matter(name, facts, licence),
         name=name,
         description=model.objective.description,
         origin=_origin(facts),
@@ -343,6 +346,32 @@ def model_card(
         length=f"of {length}" if length else "whose length is not known",
         limits="\n".join(filter(None, parts("limits"))),
     )
+
+
+def _front_matter(name: str, facts: RunFacts, licence: str) -> str:
+    """The card's metadata, with the results that the Hub shows beside the model."""
+    from huggingface_hub import EvalResult, ModelCardData
+
+    tag = facts.source.pretrainer.objective.tag
+    results = [
+        EvalResult(
+            task_type="feature-extraction",
+            dataset_type="pre-training",
+            dataset_name=html_report.data_of(facts.results),
+            metric_type=metric.name,
+            metric_name=metric.label,
+            metric_value=value,
+        )
+        for metric, value in facts.metrics
+    ]
+    data = ModelCardData(
+        license=licence,
+        library_name="tensorflow",
+        tags=["electra", *filter(None, [tag]), "tf-keras"],
+        model_name=name if results else None,
+        eval_results=results or None,
+    )
+    return data.to_yaml()
 
 
 def _origin(facts: RunFacts) -> str:
@@ -389,15 +418,10 @@ def _training(facts: RunFacts) -> str:
 
 
 def _evaluation(facts: RunFacts) -> str:
-    numbers = facts.results.get("metrics", {})
-    rows = [
-        (metric.label, f"{value:.4f}")
-        for metric in ALL_METRICS
-        if isinstance(value := numbers.get(metric.name), (int, float))
-    ]
-    if not rows:
+    if not facts.metrics:
         return "Not evaluated, as far as the files of the model say."
     step, data = facts.results.get("global_step"), html_report.data_of(facts.results)
+    rows = [(metric.label, f"{value:.4f}") for metric, value in facts.metrics]
     head = f"Pre-training metrics at step {step}, on {data}.\n\n"
     return head + _table("metric", rows)
 

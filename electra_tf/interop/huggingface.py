@@ -205,17 +205,18 @@ def write_networks(
     tokenizer = vocabulary.fast_tokenizer(
         stored.vocab.distinct, stored.tokenizer_config
     )
-    encode = functools.partial(tokenizer.encode_batch, add_special_tokens=False)
-    words = verification.words_tokenized_otherwise(
-        stored, lambda texts: [found.ids for found in encode(texts)]
-    )
-    facts = {"words_tokenized_otherwise": words._asdict()} | (more or {})
+
+    def encode(texts: list[str]) -> list[list[int]]:
+        return [e.ids for e in tokenizer.encode_batch(texts, add_special_tokens=False)]
+
+    library = "the package tokenizers"
+    words = verification.words_tokenized_otherwise(stored, library, encode, log)
+    facts = {"words_tokenized_otherwise": words, **(more or {})}
 
     def write(network: Network, folder: Path):
         return [*checked, *_write_network(network, stored, folder)], facts
 
     verification.write_networks(found, stored, output_dir, FORMAT, write, log)
-    log(f"measured with the package tokenizers: {words}")
     if not _peer_installed():
         log("transformers and torch are not installed: read again by electra_tf only.")
     return Path(output_dir)

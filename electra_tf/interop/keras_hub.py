@@ -92,26 +92,22 @@ def write_keras_hub(
         )
     if heads := [network.head() for network in found.values() if network.head()]:
         log(f"Left out, KerasHub has no place for them: {', '.join(heads)}")
-    words = None
 
     def write(network: Network, folder: Path):
-        nonlocal words
-        results, words = _write_encoder(network.encoder(), stored, folder)
+        words, results = _write_encoder(network.encoder(), stored, folder, log)
         return results, {
             "gelu": f"tanh in KerasHub, {act} in the source",
             _SHAPE: dataclasses.asdict(network.shape),
             "pooler": "identity",
-            "words_tokenized_otherwise": words._asdict(),
+            "words_tokenized_otherwise": words,
         }
 
-    verification.write_networks(found, stored, output_dir, FORMAT, write, log)
-    log(f"measured with keras_hub's tokenizer: {words}")
-    return Path(output_dir)
+    return verification.write_networks(found, stored, output_dir, FORMAT, write, log)
 
 
 def _write_encoder(
-    network: Network, stored: StoredModel, folder: Path
-) -> tuple[list[verification.Result], verification.Words]:
+    network: Network, stored: StoredModel, folder: Path, log: Callable[[str], None]
+) -> tuple[dict[str, int], list[verification.Result]]:
     import keras_hub
 
     shape, width = network.shape, network.shape.hidden_size
@@ -148,10 +144,13 @@ def _write_encoder(
     )
     cards.write(folder, card)
     tokenizer = keras_hub.models.Tokenizer.from_preset(str(folder))
-    words = verification.words_tokenized_otherwise(
-        stored, lambda texts: [np.asarray(ids).tolist() for ids in tokenizer(texts)]
-    )
-    return _verify(network, stored, folder), words
+
+    def encode(texts: list[str]) -> list[list[int]]:
+        return [np.asarray(ids).tolist() for ids in tokenizer(texts)]
+
+    library = "keras_hub's tokenizer"
+    words = verification.words_tokenized_otherwise(stored, library, encode, log)
+    return words, _verify(network, stored, folder)
 
 
 def _verify(

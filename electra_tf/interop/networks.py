@@ -92,26 +92,22 @@ def split(stored: checkpoint.StoredModel, what: str = "all") -> dict[str, Networ
     def under(*scopes: str) -> dict[str, np.ndarray]:
         return {k: v for k, v in tensors.items() if k.startswith(scopes)}
 
-    main = Network(
-        config.model_config(), config.embedding_size, under(ENCODER, DISCRIMINATOR_HEAD)
-    )
+    shape, width = config.model_config(), config.embedding_size
+    main = Network(shape, width, under(ENCODER, DISCRIMINATOR_HEAD))
     found = {DISCRIMINATOR: main} if main.head() else {}
     main = {"encoder": main.encoder()}
-    if under(GENERATOR_HEAD) and config.uses_generator_config:
-        own = {
-            k.replace("generator/", ENCODER, 1): v
-            for k, v in under("generator/").items()
-        }
-        # Shared embeddings first: the generator's own, if any, replace them.
-        own = under(EMBEDDINGS) | own | under(GENERATOR_HEAD)
-        width = own[f"{EMBEDDINGS}word_embeddings"].shape[1]
-        found[GENERATOR] = Network(config.generator_config(), width, own)
-        if DISCRIMINATOR not in found:  # The encoder is another network.
-            found = main | found
-    elif under(GENERATOR_HEAD):
-        found[GENERATOR] = Network(
-            config.model_config(), config.embedding_size, under(ENCODER, GENERATOR_HEAD)
-        )
+    if under(GENERATOR_HEAD):
+        own = under(ENCODER)
+        if config.uses_generator_config:
+            found = found or dict(main)  # another network than the generator's
+            # The generator's own embeddings, if any, replace the shared ones.
+            own = under(EMBEDDINGS) | {
+                k.replace("generator/", ENCODER, 1): v
+                for k, v in under("generator/").items()
+            }
+            shape = config.generator_config()
+            width = own[f"{EMBEDDINGS}word_embeddings"].shape[1]
+        found[GENERATOR] = Network(shape, width, own | under(GENERATOR_HEAD))
     if what == "encoder" or not found:
         return main
     if what == "all":

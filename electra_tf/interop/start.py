@@ -170,17 +170,12 @@ def _keep_init_checkpoint(
     start: Start, config: PretrainingConfig, checkpoints: Checkpoints
 ) -> None:
     """A started run keeps its first weights; UserError for others."""
-    here, there = config.init_checkpoint, None
-    if saved := start.saved:
-        there = saved.settings.get("init_checkpoint")
-        began = f"the weights of {there}" if there else "random weights"
-        found = f"is at step {saved.step} and began with {began}"
-    else:
-        found = f"holds the original's {start.original.origin}"
+    here = config.init_checkpoint
+    there = start.saved and start.saved.settings.get("init_checkpoint")
     if here not in (None, there):
         raise UserError(
-            f"{config.model_dir} {found}; init_checkpoint {here!r} would have no "
-            "effect.\nLeave it out, or choose another --model-name."
+            f"{config.model_dir} began with init_checkpoint {there}: {here!r} would "
+            "have no effect.\nLeave it out, or choose another --model-name."
         )
     checkpoints.settings["init_checkpoint"] = there
 

@@ -37,23 +37,19 @@ class Result(NamedTuple):
     tolerance: float | None  # None: only measured
 
 
-class Words(NamedTuple):
-    """On how many words of a vocabulary another tokenizer differs."""
-
-    different: int
-    total: int
-
-    def __str__(self) -> str:
-        return f"{self.different} of {self.total} words of the vocabulary get other ids"
-
-
 def words_tokenized_otherwise(
-    stored: StoredModel, encode: Callable[[list[str]], list[list[int]]]
-) -> Words:
-    """Counts the words of the vocabulary whose ids differ, alone or in capitals.
+    stored: StoredModel,
+    library: str,
+    encode: Callable[[list[str]], list[list[int]]],
+    log: Callable[[str], None],
+) -> dict[str, int]:
+    """Counts and logs the words whose ids differ, alone or in capitals.
 
     Args:
-      encode: the other tokenizer: texts to ids, without [CLS] and [SEP].
+      library: of the other tokenizer.
+      encode: that tokenizer: texts to ids, without [CLS] and [SEP].
+
+    Returns the counts for the manifest.
     """
     from electra_tf.text.tokenization import Tokenizer
 
@@ -62,7 +58,11 @@ def words_tokenized_otherwise(
     texts = [f"{word} {word.upper()}" for word in whole]
     pairs = zip(texts, encode(texts), strict=True)
     different = sum(tokenizer.encode(text) != ids for text, ids in pairs)
-    return Words(different, len(whole))
+    log(
+        f"measured with {library}: {different} of {len(whole)} words of the vocabulary "
+        "get other ids"
+    )
+    return {"different": different, "total": len(whole)}
 
 
 def fixed_batch(

@@ -109,6 +109,8 @@ def assert_card_describes_run(card):
     assert "None" not in card and "Not recorded" not in card
     data = huggingface_hub.ModelCard(card).data
     assert data.license == "apache-2.0" and data.tags[0] == "electra"
+    [auc] = [r for r in data.eval_results if r.metric_type == "disc_auc_tokens"]
+    assert auc.metric_value == 0.8125
 
 
 def test_card_describes_the_run(directory):
