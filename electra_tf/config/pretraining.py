@@ -32,7 +32,6 @@ from electra_tf.config.objectives import (
     ORIGINAL_NAMES,
     GeneratorKind,
     OriginalHparams,
-    overridden,
     translated,
 )
 from electra_tf.config.run import RunConfig, check_heads, run_directory
@@ -447,15 +446,16 @@ class PretrainingConfig(RunConfig):
         return found
 
     @classmethod
-    def explicit(cls, hparams, config) -> dict[str, Any]:
-        """See `RunConfig.explicit`; without the original's booleans."""
-        config = overridden(cls.checked(config or {}, "--config"), hparams)
-        if (hparams or {}).get("phases") != []:
-            # A saved config has what its phases say. As settings of the run, those
-            # would be for other phases that --hparams gives.
-            idle = _said_by_phases(config)
-            config = {k: v for k, v in config.items() if k not in idle or v != idle[k]}
-        explicit = translated(super().explicit(hparams, config))
+    def _merged(cls, first: dict[str, Any], then: dict[str, Any]) -> dict[str, Any]:
+        """See `RunConfig._merged`; without the original's booleans."""
+        first = translated(first)
+        then = translated(then, first)
+        if then.get("phases") != []:
+            # A saved config has the last phase's values as the run's, too. They would
+            # contradict other phases that --hparams gives.
+            idle = _said_by_phases(first)
+            first = {k: v for k, v in first.items() if k not in idle or v != idle[k]}
+        explicit = super()._merged(first, then)
         for name, value in _said_by_phases(explicit).items():
             if (given := explicit.pop(name, value)) != value:
                 raise UserError(

@@ -89,7 +89,7 @@ FIXED = {"repeated_masks": "fixed"}
         ({"word_list": "words.txt"}, ['mask_unit "token"']),
         (TWO_STAGE | {"generator_hidden_size": 0.25}, ["needs 1.0"]),
         (TWO_STAGE | {"embedding_size": 128}, ["needs 256"]),
-        (TWO_STAGE | {"untied_generator_embeddings": False}, []),
+        (TWO_STAGE | {"untied_generator_embeddings": False}, ["embedding_sharing"]),
         (TWO_STAGE | {"num_train_steps": 9, "stage_one_steps": 9}, ["num_train_steps"]),
         (TWO_STAGE | {"num_train_steps": 1}, ["num_train_steps 1"]),
         (TWO_STAGE | {"generator": "unigram"}, []),

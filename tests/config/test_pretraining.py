@@ -217,8 +217,10 @@ def test_new_and_original_spellings_are_the_same_run():
     kinds = electric.objective, electric.generator
     assert kinds == ("electric", "two_tower")
     # Booleans of --hparams override those of --config.
-    config = {"electra_objective": False, "untied_generator": False}
+    config = {"electra_objective": False}
     assert make({}, config).objective == "mlm"
+    assert make({"electra_objective": True}, config).generator == "masked_lm"
+    config = {"untied_generator": False}
     assert make({"electra_objective": True}, config).generator == "tied"
     assert not ORIGINAL_NAMES & electric.to_dict().keys()
 
