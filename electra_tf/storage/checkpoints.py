@@ -235,23 +235,6 @@ class Checkpoints:
             )
         stored.assign_to(variables)
 
-    def restore_newest(
-        self, manifest: CheckpointManifest, variables: Mapping[str, Any]
-    ) -> CheckpointManifest:
-        """As `restore`, where the training may go on beside it; returns what it took.
-
-        The checkpoint may have been removed meanwhile for a newer one.
-        """
-        while True:
-            try:
-                self.restore(manifest, variables, partial=True)
-                return manifest
-            except UserError:
-                newest = self.newest_intact()
-                if newest is None or newest.step <= manifest.step:
-                    raise
-                manifest = newest
-
     def save(self, step: int, variables: Mapping[str, Any]) -> None:
         """Writes the checkpoint of `step`; a no-op when that step is saved already.
 
