@@ -186,12 +186,6 @@ def test_contradictions_are_refused(hparams):
         {"num_train_steps": 1e6, "init_checkpoint": None, "jit_compile": None},
         # The generator's size is checked only where there is one.
         {"model_size": "base", "generator_hidden_size": 0.3, "untied_generator": False},
-        # Networks that learn from one loss alone.
-        {"disc_weight": 0},
-        {"untied_generator": False, "gen_weight": 0},
-        {"electra_objective": False, "disc_weight": 0},
-        {"uniform_generator": True, "gen_weight": 0},
-        {"objective": "electra_sentence", "disc_weight": 0},
     ],
     ids=str,
 )
