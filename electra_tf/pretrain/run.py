@@ -249,7 +249,6 @@ def batches_of(
             batch_size=part.train_batch_size if training else part.eval_batch_size,
             num_replicas=placement.num_replicas,
             replica_slice=(context.input_pipeline_id, context.num_input_pipelines),
-            in_graph=placement.is_read_elsewhere,
             **options,
         )
 
@@ -266,7 +265,7 @@ def check_data(
     """Checks batches and data of all phases that are not over; logs what there is.
 
     Raises `UserError` for a batch that the devices cannot divide, and for data that
-    are not there, damaged, do not fit or cannot be read where they are to be read.
+    are missing, damaged or do not fit.
 
     Args:
       done: the steps that the run has behind it.
@@ -283,14 +282,11 @@ def check_data(
         part = phase.config
         if len(config.run_phases()) > 1:
             console.log(f"{phase}, {joined(part.pretrain_tfrecords)}")
-        sources = [data.open(part)]
         steps = (_rows(config, phase, step) for step in (done, phase.end))
-        for line in sources[0].describe(*steps):
+        for line in data.open(part).describe(*steps):
             console.log(f"Data: {line}")
         if config.eval_every_steps or config.sample_steps:
-            sources.append(data.open(part, training=False))
-        for source in sources if placement.is_read_elsewhere else ():
-            source.only_part()
+            data.open(part, training=False)
     return ahead
 
 
