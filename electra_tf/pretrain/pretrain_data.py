@@ -124,7 +124,7 @@ class ExampleSource:
         self._limits = np.array([len(vocab), 2, num_segments])
         self._vocab = vocab
         self.paths = paths = shards.find_shards(pattern)
-        manifests = shards.check_manifests(paths, pattern, max_seq_length, vocab)
+        manifests = shards.check_manifests(paths, pattern, vocab)
         self.index = record_index.RecordIndex(paths, skip_damaged)
         lost = shards.check_counts(self.index, manifests, skip_damaged)
         self.num_skipped = lost or self.index.num_skipped
