@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Features -> batches, each padded to the shortest length that holds it -> outputs.
 
-As in pre-training, batch k is a function of (seed, k): a run that is taken up again
-reads what it would have read. Which examples form a batch does not depend on the
+As in pre-training, batch k is a function of (seed, k): a resumed run reads the same
+batches. Which examples form a batch does not depend on the
 lengths, and padding changes no output; but XLA compiles the step anew for each length,
 so a run under XLA gets two at most. On a CPU without XLA, a batch is computed in parts
 of similar lengths, each cut to its own longest example.
@@ -35,9 +35,9 @@ _STEP = 16
 # With XLA a second length pays from this many steps and this gain on.
 _MIN_STEPS = 200
 _MIN_GAIN = 0.1
-# Batches that are looked at to choose the second length, or the number of parts.
+# Batches that the second length, or the number of parts, is chosen by.
 _SAMPLE = 2000
-# What a part costs beside its tokens, in tokens (ELECTRA-Small on two cores).
+# Overhead of a part, in tokens (ELECTRA-Small on two cores).
 _PART_COST = 128
 # Examples that an evaluation sorts by length at a time.
 _WINDOW = 1024
@@ -50,7 +50,6 @@ def make_dataset(
     seed: int,
     start_step: int = 0,
     num_replicas: int = 1,
-    replica_slice: tuple[int, int] = (0, 1),
     length_buckets: tuple[int, ...] = (),
     by_length: bool = False,
 ) -> tf.data.Dataset:
@@ -58,7 +57,6 @@ def make_dataset(
 
     Args:
       batch_size: of all replicas together.
-      replica_slice: (this input pipeline, number of them).
       length_buckets: a batch is cut to the first of these that its examples fit in.
       by_length: whether a batch has its shortest examples first.
     """
@@ -73,15 +71,10 @@ def make_dataset(
     def batch(step):
         types = [store[name].dtype for name in names]
         arrays = tf.numpy_function(load, [step], types)
-        found = {
+        return {
             name: tf.ensure_shape(array, [batch_size, *loader.shape(name)])
             for name, array in zip(names, arrays, strict=True)
         }
-        if num_replicas > 1:  # the parts of this input pipeline's replicas
-            each = batch_size // replica_slice[1]
-            own = slice(replica_slice[0] * each, (replica_slice[0] + 1) * each)
-            found = {name: array[own] for name, array in found.items()}
-        return found
 
     dataset = tf.data.Dataset.range(start_step, _ENDLESS)
     dataset = dataset.map(batch, num_parallel_calls=2, deterministic=True)
@@ -170,8 +163,8 @@ def _rounded(length: int, config: FinetuningConfig) -> int:
 def num_parts(config: FinetuningConfig, lengths: np.ndarray, *, seed: int) -> int:
     """The parts of a batch, for a training run without XLA on one CPU.
 
-    `gradient_accumulation_steps` or two or four times as many, whatever leaves least to
-    compute. Dropout aside, they change a step by rounding only.
+    One, two or four times `gradient_accumulation_steps`, by the tokens to compute.
+    Dropout aside, they change a step by rounding only.
     """
     size, given = config.train_batch_size, config.gradient_accumulation_steps
     count = min(_SAMPLE, -(-len(lengths) // size))

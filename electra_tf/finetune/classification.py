@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,16 +50,13 @@ class ClassificationScorer(Scorer):
     F1 is that of the second of two classes; of more classes, the mean over them.
 
     Args:
-      metric: the main one.
+      metrics: the main one first.
       labels: the names of the classes.
-      more: other metrics.
     """
 
-    def __init__(
-        self, metric: str, labels: Sequence[str] = (), more: Sequence[str] = ()
-    ):
+    def __init__(self, *metrics: str, labels: Sequence[str] = ()):
         super().__init__()
-        self.metrics, self.labels = (metric, *more), labels
+        self.metrics, self.labels = metrics, labels
 
     def get_results(self) -> list[tuple[str, float]]:
         """The metrics and the mean loss."""
@@ -82,39 +80,28 @@ class ClassificationScorer(Scorer):
         both = self.values("label_ids"), self.values("predictions")
         return class_details(*([self.labels[k] for k in numbers] for numbers in both))
 
-    @property
-    def is_degenerate(self) -> bool:
-        """Whether every example gets the same class."""
-        return len({*self.values("predictions")}) == 1
-
 
 class RegressionScorer(Scorer):
     """Correlations and the mean squared error.
 
-    A correlation is 0 where predictions do not vary, and not a number where nothing can
-    correlate: one example, or equal targets.
+    A correlation is 0 for constant predictions, and nan for constant targets or one
+    example.
     """
 
     def get_results(self) -> list[tuple[str, float]]:
         """pearson, spearman, mse, loss."""
         from scipy import stats
 
-        names = ("targets", "predictions", "loss")
-        targets, predictions, losses = map(self.values, names)
+        targets, predictions = self.values("targets"), self.values("predictions")
         is_defined = len(self.rows) > 1 and np.ptp(targets) > 0
         pearson = spearman = 0.0 if is_defined else math.nan
         if is_defined and not self.is_degenerate:
             pearson = stats.pearsonr(targets, predictions)[0]
             spearman = stats.spearmanr(targets, predictions)[0]
         mse = np.mean(np.square(targets - predictions))
-        found = (100.0 * float(pearson), 100.0 * float(spearman), mse, np.mean(losses))
-        names = ("pearson", "spearman", "mse", "loss")
-        return list(zip(names, map(float, found), strict=True))
-
-    @property
-    def is_degenerate(self) -> bool:
-        """Whether the predictions hardly differ."""
-        return float(np.std(self.values("predictions"))) < 1e-4
+        pearson, spearman = 100.0 * float(pearson), 100.0 * float(spearman)
+        found = {"pearson": pearson, "spearman": spearman, "mse": float(mse)}
+        return [*found.items(), ("loss", float(np.mean(self.values("loss"))))]
 
 
 METRICS = ("accuracy", "mcc", "f1")
@@ -123,24 +110,26 @@ METRICS = ("accuracy", "mcc", "f1")
 class TextTask(Task):
     """One or two texts, and a class or a number between `lowest` and `highest`.
 
-    Labels and the scale that nothing else gives are those of the training file.
+    Labels, and by default the scale, are those of the training file.
     """
 
-    more_metrics: Sequence[str] = ()
+    metrics: Sequence[str] = ("accuracy",)  # of classes, the main one first
     usual_columns: Sequence[Columns] = ()
     identity: Columns = ("id", "index")  # the user's own, in a table
     fewest_labels = 2
+    limits = (-math.inf, math.inf)  # of scores in files
 
     def __init__(self, name, config, tokenizer):
         super().__init__(name, config, tokenizer)
-        self.metric, self._has_classes = "accuracy", True
+        self._has_classes = True
         if self.description:
             self.num_texts = 2 if self.description.get("text_b") else 1
             self.identity = (self.description.get("id", "id"),)
             metrics = self.description.get("metric", "accuracy")
-            metrics = [metrics] if isinstance(metrics, str) else metrics
-            self.metric, *self.more_metrics = metrics
+            self.metrics = [metrics] if isinstance(metrics, str) else metrics
             self._has_classes = self.description["type"] != "regression"
+            given, (low, high) = self.description.get, self.limits
+            self.limits = given("lowest", low), given("highest", high)
 
     @functools.cached_property
     def labels(self) -> tuple[str, ...]:
@@ -185,7 +174,7 @@ class TextTask(Task):
     @property
     def main_metric(self) -> str:
         """The task's metric; of numbers Pearson's correlation."""
-        return self.metric if self.labels else "pearson"
+        return self.metrics[0] if self.labels else "pearson"
 
     @property
     def head(self) -> HeadSpec:
@@ -196,43 +185,40 @@ class TextTask(Task):
 
     @functools.cached_property
     def class_weights(self) -> list[float] | None:
-        """What the losses of each class's examples are multiplied by in training."""
+        """Factors of the losses of each class's examples, in training."""
         given = self.config.class_weights.get(self.name)
         given = self.description.get("class_weights", given)
         if given is None or not self.config.do_train or self.stored:
             return None
         if given == "balanced":
             return self._balanced_weights()
-        found, wrong = given, []
-        if isinstance(given, Mapping):
-            found = [given.get(label, 1.0) for label in self.labels]
-            wrong = [label for label in given if label not in self.labels]
-        if isinstance(found, list) and len(found) == len(self.labels):
-            is_weight = [type(x) in (int, float) and 0 <= x < math.inf for x in found]
-            wrong += [x for x, right in zip(found, is_weight, strict=True) if not right]
-        else:
-            wrong = [given]
-        if wrong:
+        found, labels = given, self.labels
+        if isinstance(given, Mapping) and given.keys() <= {*labels}:
+            found = [given.get(label, 1.0) for label in labels]
+        is_whole = isinstance(found, list) and len(found) == len(labels)
+        if not is_whole or not all(
+            type(x) in (int, float) and 0 <= x < math.inf for x in found
+        ):
             raise UserError(
-                f"task {self.name}: class_weights has {shown(wrong[0])}.\nIt must be "
+                f"task {self.name}: class_weights is {shown(given)}.\nIt must be "
                 "'balanced', or a list or object with a number of at least 0 for each "
-                f"class: {', '.join(self.labels)}."
+                f"class: {', '.join(labels)}."
             )
         return [float(weight) for weight in found]
 
     def _balanced_weights(self) -> list[float]:
-        """So that each class has the same part in the loss, the mean weight being 1.
+        """Weights that give each class the same part in the loss; their mean is 1.
 
-        Where a text has any number of classes: so that it weighs as much to have one
-        as not to have it.
+        Where a text has any number of classes: the same part to texts with and without
+        the class.
         """
         examples, labels = self.read("train"), self.labels
         named = (name for e in examples for name in self.names_in(e.label))
         counts, total = collections.Counter(named), len(examples)
         if missing := next((label for label in labels if not counts[label]), None):
             raise UserError(
-                f"task {self.name}: class_weights is 'balanced', but there is no "
-                f"training example of {missing}.\nGive the weights as numbers."
+                f"task {self.name}: class_weights is 'balanced', and there is no "
+                f"training example of {missing}."
             )
         if isinstance(examples[0].label, str):
             return [total / (len(labels) * counts[label]) for label in labels]
@@ -241,7 +227,7 @@ class TextTask(Task):
     def wrong_label(self, label: str) -> str | None:
         """What is wrong with a label or a number."""
         if not self.labels:
-            return _wrong_number(label, self.lowest, self.highest)
+            return _wrong_number(label, *self.limits)
         if label in self.labels:
             return None
         known = "there are" if self.stored is None else "the model was trained for"
@@ -249,10 +235,8 @@ class TextTask(Task):
 
     def feature_specs(self) -> tuple[FeatureSpec, ...]:
         """label_ids or targets, and eid."""
-        answer = (
-            ("label_ids", (), "int32") if self.labels else ("targets", (), "float32")
-        )
-        return (FeatureSpec(*answer), FeatureSpec("eid", (), "int32"))
+        name, dtype = ("label_ids", "int32") if self.labels else ("targets", "float32")
+        return (FeatureSpec(name, (), dtype), FeatureSpec("eid", (), "int32"))
 
     def featurize(self, example: InputExample, is_training: bool) -> Iterator[Row]:
         """[CLS] a [SEP] b [SEP], the longer text cut first; numbers become 0 to 1."""
@@ -274,7 +258,7 @@ class TextTask(Task):
     def scorer(self, split: str) -> Scorer:
         """By the task's metric."""
         if self.labels:
-            return ClassificationScorer(self.metric, self.labels, self.more_metrics)
+            return ClassificationScorer(*self.metrics, labels=self.labels)
         return RegressionScorer()
 
     def answer(self, row: dict[str, Any], form: str = ".3f") -> str:
@@ -313,19 +297,14 @@ class TextTask(Task):
 
     @functools.cached_property
     def _scale(self) -> tuple[float, float]:
-        """That of the description, else the model, else the training file."""
+        """The scale of the description, else of the model or the training file."""
         low, high = 0.0, 1.0
         if self.stored:
             low, high = self.stored.lowest, self.stored.highest
-        elif not (self._has_classes or self._is_scale_given):
+        elif not (self._has_classes or all(map(math.isfinite, self.limits))):
             low, high = _range(self.read("train"))
         given = self.description.get
         return float(given("lowest", low)), float(given("highest", high))
-
-    @property
-    def _is_scale_given(self) -> bool:
-        """By a model or both keys; else the training file's scores are the scale."""
-        return bool(self.stored) or {"lowest", "highest"} <= set(self.description)
 
     def check(self) -> None:
         """Classes or numbers to tell apart, and a scale that holds the dev set's."""
@@ -345,12 +324,11 @@ class TextTask(Task):
             if len(texts) < len({e.label for e in examples}):
                 raise UserError(
                     f"task {self.name}: {train} has {len(texts)} texts and more "
-                    f"labels, as {shown(examples[0].label)}.\nAre the columns of text "
-                    "and label swapped? text_a and label of the task name them."
+                    "labels.\nAre the columns text_a and label swapped?"
                 )
         elif self.highest <= self.lowest:
             raise UserError(f"task {self.name}: all scores are {self.lowest:g}.")
-        elif self.config.scores_dev and not self._is_scale_given:
+        elif self.config.scores_dev and not self.stored:
             low, high = _range([*self.read("train"), *self.read("dev")])
             if low < self.lowest or high > self.highest:
                 raise UserError(
@@ -376,42 +354,31 @@ class TextTask(Task):
         rows = []
         wanted = [(*columns, *self.label_columns)]
         for where, row, _ in inputs.whole_rows(source, wanted, bad, len(columns)):
-            if wrong := self.wrong_cells(row):
-                bad(where, wrong)
-            else:
-                rows.append((where, row))
+            try:
+                rows.append((where, row, self.label_of(row)))
+            except ValueError as error:
+                bad(where, str(error))
+        # Classes are those of the training file.
+        is_free = split == "train" and self._has_classes and not self.stored
+        labels = self.one_spelling(split, [label for *_, label in rows])
         found = []
-        labels = self.one_spelling(split, [self.label_of(row) for _, row in rows])
-        for eid, ((where, row), label) in enumerate(zip(rows, labels, strict=True)):
-            if wrong := self._wrong_in(split, label):
+        for eid, ((where, row, _), label) in enumerate(zip(rows, labels, strict=True)):
+            if wrong := None if is_free else self.wrong_label(label):
                 bad(where, wrong)
             else:
                 fields = inputs.text_fields(row, columns, self.identity)
                 found.append(self._example(eid, fields, label))
         return found
 
-    def _wrong_in(self, split: str, label: Any) -> str | None:
-        """What is wrong with a label, as far as the file can tell by itself."""
-        if self._has_classes:
-            is_free = split == "train" and not self.stored
-            return None if is_free else self.wrong_label(label)
-        given = self.description.get
-        return _wrong_number(
-            label, given("lowest", -math.inf), given("highest", math.inf)
-        )
-
-    def wrong_cells(self, row: Row) -> str | None:
-        """What is wrong with the cell of the label, as far as its type goes."""
+    def label_of(self, row: Row) -> Any:
+        """The label of a row; ValueError for a cell of another type."""
         [column] = self.label_columns
         if isinstance(row[column], (list, dict)) or inputs.is_printed(row[column]):
             hint = "; type multilabel reads lists" * self._has_classes
-            return f"{column} is {shown(row[column])}{hint}"
-        return None if self.label_of(row) else f"the column {column!r} is empty"
-
-    def label_of(self, row: Row) -> str:
-        """The label of a line, without the spaces around it."""
-        [column] = self.label_columns
-        return str(row[column]).strip()
+            raise ValueError(f"{column} is {shown(row[column])}{hint}")
+        if label := str(row[column]).strip():
+            return label
+        raise ValueError(f"the column {column!r} is empty")
 
     def one_spelling(self, split: str, labels: list[Any]) -> list[Any]:
         """Labels in one spelling for equal numbers, such as 0 and 0.0."""
@@ -476,33 +443,31 @@ _UNNAMED = (
 )
 
 
-def _split(label: Any, separator: str) -> tuple[str, ...]:
-    """The labels of one text, without the spaces around them.
+def _split(label: Any, separator: str) -> tuple[str, ...] | None:
+    """The labels of one text, without the spaces around them; None for others.
 
     A list, one that was printed (as pandas does), 0 and 1 side by side, or a text with
     separators.
     """
-    if isinstance(label, str) and label.strip()[:1] in ("[", "(", "{"):
-        there = inputs.printed(label)
-        label = there if isinstance(there, list) else label
-    if isinstance(label, str) and _VECTOR.fullmatch(label.strip()):
-        label = re.findall(r"[01]", label)
-    parts = label if isinstance(label, list) else str(label).split(separator)
+    if isinstance(label, str):
+        found = inputs.printed(label) if label.strip()[:1] in ("[", "(", "{") else None
+        is_vector = _VECTOR.fullmatch(label.strip())
+        label = re.findall("[01]", label) if is_vector else label.split(separator)
+        label = label if found is None else found
+    parts = label if isinstance(label, list) else [label]
+    if any(part is None or isinstance(part, list | dict) for part in parts):
+        return None
     parts = (int(part) if isinstance(part, bool) else part for part in parts)
     found = (str(part).strip() for part in parts)
     return tuple(part for part in found if part)
 
 
-def _flag(value: Any) -> float | None:
-    """0 or 1 of a cell; any other number; None for text."""
-    return inputs.number_of(int(value) if isinstance(value, bool) else value)
-
-
-def _is_vectors(labels: Sequence[tuple[str, ...]]) -> bool:
-    """Whether labels are vectors of 0 and 1, a number for each class."""
-    widths = {len(label) for label in labels}
+def _width_of_vectors(labels: Sequence[tuple[str, ...]]) -> int:
+    """The classes where labels are vectors of 0 and 1, a number for each; else 0."""
+    widths = {len(label) for label in labels} or {0}
     numbers = {inputs.number_of(name) for label in labels for name in label}
-    return len(widths) == 1 and max(widths) > 1 and numbers <= {0.0, 1.0}
+    is_vector = len(widths) == 1 and max(widths) > 1 and numbers <= {0.0, 1.0}
+    return max(widths) if is_vector else 0
 
 
 class MultilabelScorer(Scorer):
@@ -550,6 +515,7 @@ class MultilabelTask(TextTask):
 
     fewest_labels = 1  # Which a text may have or not.
     main_metric = "f1"
+    _width: int | None = None  # of labels that are vectors; 0 for others
 
     @property
     def head(self) -> HeadSpec:
@@ -570,25 +536,21 @@ class MultilabelTask(TextTask):
         """Whether each class has a column of its own, of 0 and 1."""
         return isinstance(self.description["label"], list)
 
-    def wrong_cells(self, row: Row) -> str | None:
-        """What is wrong with the cells of the labels, as far as their type goes."""
-        for column in self.label_columns:
-            value = row[column]
-            if self._has_columns and _flag(value) not in (0, 1):
-                return f"column {column!r} is {shown(value)}, not 0 or 1"
-            parts = value if isinstance(value, list) else [value]
-            if any(part is None or isinstance(part, (list, dict)) for part in parts):
-                return f"{column} is {shown(value)}"
-            if str(value)[:1] == "{" and isinstance(inputs.printed(value), dict):
-                return f"{column} is {shown(value)}, not a list"
-        return None
-
     def label_of(self, row: Row) -> tuple[str, ...]:
-        """The labels of a line."""
+        """The labels of a row; ValueError for cells of another type."""
+        number = inputs.number_of
+        cells = {name: row[name] for name in self.label_columns}
+        flags = {k: x if isinstance(x, bool) else number(x) for k, x in cells.items()}
         if self._has_columns:
-            return tuple(name for name in self.label_columns if _flag(row[name]))
-        separator = self.description.get("separator", ",")
-        return _split(row[self.description["label"]], separator)
+            if wrong := [name for name, flag in flags.items() if flag not in (0, 1)]:
+                value = shown(row[wrong[0]])
+                raise ValueError(f"column {wrong[0]!r} is {value}, not 0 or 1")
+            return tuple(name for name, flag in flags.items() if flag)
+        [column] = self.label_columns
+        found = _split(row[column], self.description.get("separator", ","))
+        if found is None:
+            raise ValueError(f"{column} is {shown(row[column])}, not a list of labels")
+        return found
 
     def one_spelling(self, split: str, labels: list[Any]) -> list[Any]:
         """Labels by name: of vectors those that are 1, of numbers those of a list."""
@@ -596,19 +558,17 @@ class MultilabelTask(TextTask):
             return labels
         names = self.description.get("label_names")
         if split == "train" or not self.is_there("train"):
-            self._is_vectors = _is_vectors(labels)
-            self._width = len(labels[0]) if labels else 0
+            self._width = _width_of_vectors(labels)
             if {*labels} == {("0",), ("1",)}:
                 raise UserError(
-                    f"task {self.name}: the labels of {self.path(split)} are the "
-                    "numbers 0 and 1, one each.\nType classification is for one class "
-                    'a text; "label" may list the columns of several classes.'
+                    f"task {self.name}: the labels of {self.path(split)} are 0 and 1. "
+                    "Use the type classification, or list columns in label."
                 )
-            if self._is_vectors and not names:
+            if self._width and not names:
                 self.remark(split, _UNNAMED.format(self._width), 0)
-        elif not hasattr(self, "_is_vectors"):
+        elif self._width is None:
             self.read("train")
-        if self._is_vectors:
+        if self._width:
             names = names or [*map(str, range(self._width))]
             labels = [self._of_vector(label, names) for label in labels]
         elif names:
@@ -625,8 +585,7 @@ class MultilabelTask(TextTask):
         numbers = [inputs.number_of(x) for x in label]
         if len(numbers) != self._width or not {*numbers} <= {0.0, 1.0}:
             return ("no vector: " + " ".join(label),)
-        pairs = zip(names, numbers, strict=False)
-        return tuple(name for name, number in pairs if number)
+        return tuple(itertools.compress(names, numbers))
 
     def unknown_label(self) -> tuple[str, ...]:
         """The labels of a test set, which has none."""

@@ -2,7 +2,7 @@
 """Sentences as lists of words: CoNLL's lines of columns, lists in JSON, running text.
 
 A line is a word with its columns, a blank line or -DOCSTART- ends a sentence. Cells
-are what stands between tabs; in a line without tabs, between blanks.
+are separated by tabs; in a line without tabs, by blanks.
 """
 
 from __future__ import annotations
@@ -14,21 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from electra_tf.errors import UserError
-from electra_tf.finetune.inputs import (
-    LINES,
-    Columns,
-    Input,
-    Source,
-    identity_of,
-    printed,
-    records,
-    refuse,
-    shown,
-)
+from electra_tf.finetune import inputs
+from electra_tf.finetune.inputs import Columns, Input, Source, refuse, shown
 from electra_tf.finetune.tag_schemes import OUTSIDE
 
 Lines = tuple[int, list[list[str]]]  # number of its first line, cells of each line
-Named = str | int | None  # a column, by name or counted from 1; None: not said
+Named = str | int | None  # a column, by name or number from 1; None: unknown
 # Names of lists of words in JSON, and of tags.
 WORDS, TAGS = ("words", "tokens"), ("tags", "ner_tags")
 _SAMPLE = 20_000  # lines that the layout is read from
@@ -45,7 +36,7 @@ class Sentence(NamedTuple):
 
     where: str
     words: list[str]
-    tags: list[str] | None  # None without any
+    tags: list[str] | None = None  # None without any
     id: Any = None  # the user's own
 
 
@@ -159,7 +150,7 @@ def layout_of(lines: Sequence[str]) -> Layout:
 
 
 def _is_counted(rows: list[list[str]]) -> bool | None:
-    """Whether the first cells count; None for a single word, where it is open."""
+    """Whether the first cells count the words; None (unknown) for a single word."""
     firsts = [cells[0] for cells in rows if not _RANGE.fullmatch(cells[0])]
     if len(firsts) < 2:
         return None
@@ -187,7 +178,8 @@ def tagged_layout(
     others = [*range(found.words + 1, found.width)]
     if tags is not None or not others:
         return found._replace(tags=tags)
-    columns = _columns(lines, found)
+    rows = [row for _, rows in sentences(iter(lines), found) for row in rows]
+    columns = [*zip(*(row for row in rows if len(row) == found.width), strict=True)]
     classes = {c: _classes(columns[c]) for c in others}
     tags = others[-1]
     like = [c for c in others if classes[c] is not None]
@@ -210,12 +202,6 @@ def tagged_layout(
     return found._replace(tags=tags, notes=notes)
 
 
-def _columns(lines: Sequence[str], layout: Layout) -> list[list[str]]:
-    rows = [row for _, rows in sentences(iter(lines), layout) for row in rows]
-    whole = [row for row in rows if len(row) == layout.width]
-    return [list(column) for column in zip(*whole, strict=True)]
-
-
 def _classes(column: Sequence[str]) -> set[str] | None:
     """The classes of a column of tags for spans; None for other columns."""
     tags = set(column) - {*OUTSIDE}
@@ -230,32 +216,25 @@ def _named(
 ) -> tuple[Layout, list[int | None]]:
     """The layout, and the columns that a task names, from 0."""
     first = next((cells_of(x) for x in lines if not x.startswith("#")), [])
-    line = shown(" ".join(first))
     globally = next((x for x in lines[:5] if x.startswith("# global.columns")), "")
     names = globally.partition("=")[2].lower().split()
+    if any(isinstance(column, str) and column in first for column in wanted):
+        names, layout = first, layout_of(lines[1:])._replace(has_header=True)
+    elif not names and layout.width == len(_CONLL_U):
+        names = _CONLL_U
     found: list[int | None] = []
     for column in wanted:
+        place = column
         if isinstance(column, str):
-            if column in first:
-                names, layout = first, layout._replace(has_header=True)
-            elif not names and layout.width == len(_CONLL_U):
-                names = _CONLL_U
             key = column if column in names else column.lower()
-            if key not in names:
-                raise UserError(
-                    f"{name} has no column {column!r}; its first line is {line}.\n"
-                    "Name columns by number, counted from 1."
-                )
-            column = names.index(key) + 1
-        if column is not None and not 0 < column <= layout.width:
+            place = names.index(key) + 1 if key in names else 0
+        if place is not None and not 0 < place <= layout.width:
             raise UserError(
-                f"{name} has {layout.width} columns, counted from 1; the task names "
-                f"column {column}.\nA line of it: {line}."
+                f"{name} has {layout.width} columns and no column {column!r}; its "
+                f"first line is {shown(' '.join(first))}.\nName columns by number, "
+                "counted from 1."
             )
-        found.append(None if column is None else column - 1)
-    if layout.has_header:  # which may have hidden that words are counted
-        rest = layout_of(lines[1:])
-        layout = rest._replace(has_header=True)
+        found.append(place and place - 1)
     return layout, found
 
 
@@ -268,43 +247,75 @@ def sentence_rows(
     rows with the same id, or with none below the first, are a sentence.
 
     Args:
-      columns: what that of the words may be called, then what that of the tags may.
+      columns: possible names of the column of words, then of that of tags.
 
     Raises `UserError` for a word in each row without a column of ids.
     """
     if source.form != "csv":
-        yield from records(source)
+        yield from inputs.records(source)
         return
     names = [[str(name) for name in usual if name] for usual in columns]
-    kept = list(records(source, [*itertools.product(*names)]))
-    header = kept[0][1] if kept else {}
-    named = (next((n for n in usual if n in header), None) for usual in names)
-    found = [name for name in named if name is not None]
-    lists = [{c: _listed(row.get(c, "")) for c in found} for _, row in kept]
-    if not found or any(len(row[found[-1]]) > 1 for row in lists):
-        yield from ((w, row | own) for (w, row), own in zip(kept, lists, strict=True))
+    rows = list(inputs.records(source, [*itertools.product(*names)]))
+    header = rows[0][1] if rows else {}
+    found = [next((n for n in usual if n in header), "") for usual in names]
+
+    def listed(cell: str) -> list[Any]:
+        value = inputs.printed(cell) if cell[:1] in ("[", "(") else None
+        return value if isinstance(value, list) else cell.split()
+
+    lists = [{c: listed(row.get(c, "")) for c in found} for _, row in rows]
+    if len(rows) < 2 or any(len(row[found[-1]]) > 1 for row in lists):
+        yield from ((w, row | own) for (w, row), own in zip(rows, lists, strict=True))
         return
-    if len(kept) > 1 and identity not in header:
+    if identity not in header:
         raise UserError(
-            f"{source.name} has one word in each row, and no column {identity!r} that "
-            "says which rows are a sentence.\nName it in the task, such as "
-            f'"id": "{next(iter(header))}".'
+            f"{source.name} has one word in each row, and no column {identity!r} of "
+            'sentences.\nName it by "id" in the task.'
         )
-    sentence: dict[Any, Any] = {}
-    whole = []
-    for where, row in kept:
-        if not whole or row.get(identity) not in ("", sentence[identity]):
-            sentence = row | {column: [] for column in found}
-            whole.append((where, sentence))
-        for column in found:
-            sentence[column].append(row.get(column, ""))
-    yield from whole
+    own = (row[identity] for _, row in rows)
+    filled = itertools.accumulate(own, lambda before, here: here or before)
+    pairs = zip(filled, rows, strict=True)
+    for _, group in itertools.groupby(pairs, key=lambda pair: pair[0]):
+        places, cells = zip(*(row for _, row in group), strict=True)
+        words = {c: [row.get(c, "") for row in cells] for c in found}
+        yield places[0], cells[0] | words
 
 
-def _listed(cell: str) -> list[Any]:
-    """The list that a cell is the printed form of, or what blanks separate in it."""
-    found = printed(cell) if cell[:1] in ("[", "(") else None
-    return found if isinstance(found, list) else cell.split()
+def sentences_in_rows(
+    source: Source,
+    words: Sequence[Named],
+    tags: Sequence[Named],
+    identity: Columns,
+    bad: Callable[[str, str], None],
+    num_lists: int = 1,
+) -> Iterator[Sentence]:
+    """Sentences from rows with lists of words and, perhaps, of tags.
+
+    Args:
+      words, tags: possible names of their columns; tags (): they are not read.
+      identity: possible names of the column of the user's own ids.
+      bad: takes (where, what is wrong) of rows that cannot be used.
+      num_lists: that each row must have; 2 with tags.
+    """
+    columns = [words, tags] if tags else [words]
+    for where, row in sentence_rows(source, columns, identity[0]):
+        there = [[n for n in names if row.get(n) is not None] for names in columns]
+        for names in there:
+            if tags and len(names) > 1:
+                raise UserError(
+                    f"{where}: {' and '.join(map(str, names))} are both there.\nName "
+                    'the columns of the task by "words" and "tags".'
+                )
+        lists = [row[names[0]] for names in there if names]
+        is_whole = there[0] and lists[0] and len(lists) >= num_lists
+        if not is_whole or not all(isinstance(x, list) for x in lists):
+            what = "words and tags are not two lists" if tags else "no list of words"
+            bad(where, f"{what}; there are {', '.join(map(str, row)) or 'no fields'}")
+        elif any(isinstance(x, list | dict | None) for x in itertools.chain(*lists)):
+            bad(where, "a word or tag is null, a list or an object")
+        else:
+            own = inputs.identity_of(row, identity).get("id")
+            yield Sentence(where, *([*map(str, x)] for x in lists), id=own)
 
 
 def words(
@@ -315,30 +326,24 @@ def words(
     Args:
       column: where the words are.
     """
-    if source.form == LINES:
+    if source.form == inputs.LINES:
         lines = iter(source.lines)
         sample = list(itertools.islice(lines, _SAMPLE))
         layout = untagged_layout(source.name, sample, column)
         for note in layout.notes:
             source.say(f"{source.name}: {note}")
         lines = itertools.chain(sample, lines)
-        for found in sentences_of(source.name, lines, layout, refuse):
-            yield Input(found.where, {"words": found.words})
-        return
-    for where, row in sentence_rows(source, [(column, *WORDS)], identity[0]):
-        key = next((k for k in (column, *WORDS) if row.get(k) is not None), None)
-        found = row.get(key)
-        if not isinstance(found, list) or not found:
-            there = ", ".join(map(str, row)) or "nothing"
-            name = key or column or WORDS[0]
-            refuse(where, f"{name} is {shown(found)}, not a list of words; has {there}")
-        if wrong := no_words(found):
-            refuse(where, f"{key} has {wrong} for a word")
-        yield Input(where, identity_of(row, identity) | {"words": [*map(str, found)]})
+        found = sentences_of(source.name, lines, layout, refuse)
+    else:
+        names = [name for name in (column, *WORDS) if name]
+        found = sentences_in_rows(source, names, (), identity, refuse)
+    for one in found:
+        own = {} if one.id is None else {"id": one.id}
+        yield Input(one.where, own | {"words": one.words})
 
 
 def untagged_layout(name: str, lines: Sequence[str], column: Named = None) -> Layout:
-    """The layout of a file whose tags, if it has any, do not matter.
+    """The layout of a file whose tags, if any, are not read.
 
     Raises `UserError` where its lines are neither columns nor running text.
     """
@@ -354,9 +359,8 @@ def untagged_layout(name: str, lines: Sequence[str], column: Named = None) -> La
     ):
         note = "no columns: each line is a sentence of words between blanks"
         return found._replace(is_running=True, notes=(note,))
-    if isinstance(column, int) and 1 <= column <= found.width:
-        return found._replace(words=column - 1, notes=())
-    if isinstance(column, str) and column in (rows or [[]])[0]:
+    is_number = isinstance(column, int) and 1 <= column <= found.width
+    if is_number or column in (rows or [[]])[0]:
         found, [place] = _named(name, lines, found, [column])
         return found._replace(words=place, notes=())
     if not (found.notes or is_tabbed or is_tagged):
@@ -366,9 +370,3 @@ def untagged_layout(name: str, lines: Sequence[str], column: Named = None) -> La
         if len(whole) > 1 and not is_parted:
             return found._replace(notes=("all lines are words of one sentence",))
     return found
-
-
-def no_words(given: Sequence[Any]) -> str | None:
-    """The first entry of a list that is not a word, for a message."""
-    wrong = [one for one in given if one is None or isinstance(one, (list, dict))]
-    return ("null" if wrong[0] is None else shown(wrong[0])) if wrong else None

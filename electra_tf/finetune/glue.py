@@ -34,9 +34,8 @@ class Glue(NamedTuple):
     test_text: tuple[int, ...] = ()  # where it is not `text`
     has_header: bool = True
     is_unordered: bool = False
-    metric: str = "accuracy"
+    metrics: tuple[str, ...] = ("accuracy",)
     columns: tuple[Columns, ...] = (("sentence1", "sentence2"),)  # by their names
-    more_metrics: tuple[str, ...] = ()  # which the original does not have
 
 
 _NLI = ("entailment", "not_entailment")
@@ -44,20 +43,20 @@ _SENTENCE = (("sentence",),)
 GLUE = {
     "cola": Glue(
         *((3,), 1, ("0", "1"), {"test": "CoLA"}, (1,)),
-        **{"has_header": False, "metric": "mcc", "columns": _SENTENCE},
+        **{"has_header": False, "metrics": ("mcc",), "columns": _SENTENCE},
     ),
     "sst": Glue((0,), 1, ("0", "1"), {"test": "SST-2"}, (1,), columns=_SENTENCE),
     "mrpc": Glue(
         *((3, 4), 0, ("0", "1"), {"test": "MRPC"}),
         is_unordered=True,
         columns=(("#1 String", "#2 String"), ("sentence1", "sentence2")),
-        more_metrics=("f1",),
+        metrics=("accuracy", "f1"),
     ),
-    "sts": Glue((7, 8), -1, (), {"test": "STS-B"}, is_unordered=True, metric="pearson"),
+    "sts": Glue((7, 8), -1, (), {"test": "STS-B"}, is_unordered=True),
     "qqp": Glue(
         *((3, 4), 5, ("0", "1"), {"test": "QQP"}, (1, 2)),
         columns=(("question1", "question2"),),
-        more_metrics=("f1",),
+        metrics=("accuracy", "f1"),
     ),
     "mnli": Glue(
         (8, 9),
@@ -76,21 +75,20 @@ GLUE = {
 class GlueTask(TextTask):
     """A task of GLUE, in the files of its download."""
 
-    _scale = 0.0, 5.0  # of sts
+    _scale = limits = 0.0, 5.0  # of sts
 
     def __init__(self, name, config, tokenizer):
         super().__init__(name, config, tokenizer)
         self.glue = GLUE[name]
         self.num_texts = len(self.glue.text)
         self.labels = self.glue.labels
-        self.metric, self.more_metrics = self.glue.metric, self.glue.more_metrics
-        self.usual_columns = self.glue.columns
+        self.metrics, self.usual_columns = self.glue.metrics, self.glue.columns
 
     def splits(self, kind: str) -> list[str]:
         """mnli has two dev sets and three test sets."""
         if kind == "test":
             return list(self.glue.submission)
-        mismatched = self.name == "mnli" and self.path("dev_mismatched").is_file()
+        mismatched = self.name == "mnli" and self.is_there("dev_mismatched")
         return ["dev", "dev_mismatched"] if mismatched else ["dev"]
 
     def path(self, split: str) -> Path:
@@ -134,24 +132,23 @@ class GlueTask(TextTask):
             if is_test and cells[0].strip() != str(eid):
                 raise UserError(
                     f"{where}: the index is {shown(cells[0])}, the line's place {eid}."
-                    "\nGLUE's test files count their lines from 0 below the header, "
-                    "and what is submitted is known by these numbers."
+                    "\nIn GLUE's test files, and in submissions, they are the same."
                 )
             label = self.unknown_label() if is_test else cells[self.glue.label]
             yield where, eid, [cells[column] for column in columns], label
 
     def _check_header(self, path: Path, line: str, is_test: bool) -> None:
-        """Refuses a first line that is an example: nothing would be left of it."""
-        cells, wanted = line.split("\t"), max(*self.glue.text, self.glue.label)
+        """Refuses a first line that is an example, which would be skipped."""
+        cells, label = line.split("\t"), self.glue.label
         if is_test:
             is_example = len(cells) > 1 and cells[0].strip().isdecimal()
         else:
-            is_example = len(cells) > wanted
-            is_example = is_example and not self.wrong_label(cells[self.glue.label])
+            is_long = len(cells) > max(*self.glue.text, label)
+            is_example = is_long and not self.wrong_label(cells[label])
         if is_example:
             raise UserError(
-                f"{path} has no header: its first line is an example.\n"
-                "Put the line with the names of the columns above it, as GLUE has it."
+                f"{path} has no header: its first line is an example.\nPut the line "
+                "with the names of the columns above it."
             )
 
     def write_predictions(self, split, scorer, directory) -> list[str]:
@@ -163,10 +160,8 @@ class GlueTask(TextTask):
         lines = [f"{int(row['eid'])}\t{self.answer(row)}\n" for row in rows]
         name = self.glue.submission[split]
         content = "".join(["index\tprediction\n", *lines]).encode()
-        for ending, data in (
-            ("tsv", content),
-            ("zip", zipped({f"{name}.tsv": content})),
-        ):
+        archive = zipped({f"{name}.tsv": content})
+        for ending, data in (("tsv", content), ("zip", archive)):
             path = Path(directory) / f"{name}.{ending}"
             atomic_write(path, data)
             paths.append(str(path))
@@ -204,7 +199,7 @@ class GlueRowsTask(GlueTask):
         theirs, name = place_of(self.name, split)
         names = [theirs] if split == "diagnostic" else [self.name, theirs]
         folders = [Path(self.config.raw_data_dir(name)) for name in names]
-        paths = [folder / parquet_name(folder, name) for folder in folders]
+        paths = [folder / parquet_name(name) for folder in folders]
         return next((path for path in paths if path.is_file()), paths[0])
 
     def table(
@@ -258,13 +253,13 @@ _WNLI_ROWS, _WNLI_CLASS = 146, "0"
 
 
 def write_archive(results: Path, trial: int, log: Callable[[str], None]) -> Path | None:
-    """Writes GLUE.zip of the predictions that the runs of a model have left.
+    """Writes GLUE.zip from the predictions of the runs of a model.
 
     Args:
       results: the directory with the runs' `<tasks>_test_predictions`.
       trial: of each run; of a task in several runs the newest file counts.
 
-    Returns: its path; None, saying what is missing, where a file is.
+    Returns: its path; None if a file is missing, which is logged.
     """
     files = {}
     for name in NAMES:

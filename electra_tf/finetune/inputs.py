@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads the files of users: rows of tables, texts, words.
 
-Tasks read their data sets with it, and predictions their inputs: of these nothing is
-held in memory but the line at hand (of a SQuAD file in .json, the file).
+Both data sets of tasks and inputs of predictions. Inputs are streamed line by line
+(but .json files, which are read as a whole).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import contextlib
 import csv
 import difflib
 import functools
+import io
 import itertools
 import json
 import os
@@ -63,7 +64,7 @@ class Source(NamedTuple):
         header).
       delimiter: of a table in text; None: recognised by its header.
       is_quoted: whether its cells may be quoted; None: recognised.
-      say: called with what was recognised.
+      say: called with notes on the recognised format.
     """
 
     name: str
@@ -100,45 +101,35 @@ def form_of(path: str | Path) -> str:
     return path.suffix.removeprefix(".")
 
 
-def parquet_name(folder: Path, split: str) -> str:
-    """The file of a split in a data set of Hugging Face.
-
-    Raises `UserError` where the split is in several files.
-    """
-    name = split.replace("dev", "validation")
-    whole = f"{name}-00000-of-00001.parquet"
-    parts = sorted(path.name for path in folder.glob(f"{name}-00000-of-*.parquet"))
-    if parts and whole not in parts:
-        raise UserError(
-            f"{folder / parts[0]} is one of several files; join them as {whole}."
-        )
-    return whole
+def parquet_name(split: str) -> str:
+    """The file of a split in a data set of Hugging Face."""
+    return f"{split.replace('dev', 'validation')}-00000-of-00001.parquet"
 
 
 def open_source(path: str | None, form: str | None, kind: str) -> Source:
     """A file, or standard input (None), of inputs of a kind in FORMS.
 
     Args:
-      form: of standard input, or of a file whose name does not say it.
+      form: of standard input, or of a file without a known suffix.
 
-    Raises `UserError` for a form that is not known, or not of this kind.
+    Raises `UserError` as `input_form` does.
     """
-    if path is None and form in (None, "parquet"):
-        forms = ", ".join(form for form in FORMS[kind] if form != "parquet")
-        raise UserError(f"give --input-format with standard input: {forms}.")
     found = input_form(path, form, kind)
     return Source(path or corpus.STANDARD_INPUT, found, _content(path, found))
 
 
 def input_form(path: str | None, form: str | None, kind: str) -> str:
-    """The form of a source, as its name says unless it is given; see `open_source`."""
-    found = form or form_of(path)
+    """The form of a source: the given one, else by its suffix.
+
+    Raises `UserError` for a form that is not known, or not of this kind.
+    """
+    found = form or form_of(path or "")
     found = "txt" if found in _CONLL else found
-    if found not in FORMS[kind]:
+    forms = [x for x in FORMS[kind] if path or x != "parquet"]
+    if found not in forms:
         raise UserError(
             f"{path or 'standard input'} is {found or 'of no known format'}; this task "
-            f"reads {', '.join(FORMS[kind])}.\n--input-format says what a file is, "
-            "whatever its name."
+            f"reads {', '.join(forms)}.\n--input-format names the format."
         )
     return LINES if found == "txt" else found
 
@@ -290,25 +281,19 @@ def _with_quotes(name: str, sample: Sequence[str]) -> Sequence[str]:
 def _is_quoted(sample: Sequence[str], delimiter: str) -> bool:
     """Whether the cells of a file are quoted where they have to be, or all its names.
 
-    Where they are, its quotes are two for each cell with a quote, a separator or a line
-    end in it, and two for each quote inside.
+    Where they are, a program that quotes where it has to would write the same lines.
     """
     if sample and all(re.fullmatch('".*"', x) for x in sample[0].split(delimiter)):
         return True
-    reader = csv.reader((f"{line}\n" for line in sample), delimiter=delimiter)
-    there = needed = seen = 0
+    text, written = "".join(f"{line}\n" for line in sample), io.StringIO()
     try:
-        for cells in reader:
-            if len(sample) == _SAMPLE and reader.line_num == len(sample):
-                break  # The row may go on.
-            quotes = sum(line.count('"') for line in sample[seen : reader.line_num])
-            there, seen = there + quotes, reader.line_num
-            for cell in cells:
-                if '"' in cell or delimiter in cell or "\n" in cell:
-                    needed += 2 + 2 * cell.count('"')
+        rows = list(csv.reader(io.StringIO(text), delimiter=delimiter))
     except csv.Error:
         return False
-    return 0 < there == needed
+    if len(sample) == _SAMPLE:
+        rows.pop()  # It may go on.
+    csv.writer(written, delimiter=delimiter, lineterminator="\n").writerows(rows)
+    return '"' in written.getvalue() and text.startswith(written.getvalue())
 
 
 def _table_rows(path: str, choices: Choices) -> Placed:
@@ -446,6 +431,8 @@ def whole_rows(
     for where, row in records(source, choices):
         there = [name for name, value in row.items() if name and value is not None]
         columns = next((c for c in choices if {*there}.issuperset(c)), None)
+        first = (columns or ())[:num_texts]
+        lists = [name for name in first if isinstance(row[name], list | dict)]
         if None in row:
             bad(where, more_columns(row))
         elif columns is None:
@@ -456,11 +443,8 @@ def whole_rows(
         elif chosen and columns[: len(chosen)] != chosen[: len(columns)]:
             here, before = (", ".join(names) for names in (columns, chosen))
             bad(where, f"the text is in {here}, but in {before} on the lines before")
-        elif lists := [
-            c for c in columns[:num_texts] if isinstance(row[c], list | dict)
-        ]:
-            what = f"column {lists[0]!r} is {shown(row[lists[0]])}, not a text"
-            bad(where, what)
+        elif lists:
+            bad(where, f"column {lists[0]!r} is {shown(row[lists[0]])}, not a text")
         else:
             chosen = None if source.form == _ROWS else columns
             yield where, row, columns
@@ -481,7 +465,7 @@ def texts(
     """Texts, or pairs of them, in the first columns of `choices` that are there.
 
     Args:
-      identity: what the column of the user's own ids may be called.
+      identity: possible names of the column of the user's own ids.
     """
     for where, row, columns in whole_rows(source, choices, bad or refuse, 2):
         yield Input(where, text_fields(row, columns, identity))

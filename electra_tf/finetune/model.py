@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The encoder with a head for each task, and what the training loop asks of it."""
+"""The encoder with a head for each task, and its interface to the training loop."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import keras
@@ -13,9 +13,7 @@ import tensorflow as tf
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.model import ModelConfig
-from electra_tf.errors import UserError
 from electra_tf.finetune.task import SMOOTHED, HeadSpec
-from electra_tf.interop.checkpoint import CheckpointInfo
 from electra_tf.model.dropout import dropout, fold_in
 from electra_tf.model.encoder import TextEncoder
 from electra_tf.model.transformer_layer import gelu, serializable
@@ -173,7 +171,7 @@ class QuestionAnsweringHead(_Head):
 
     With `joint_prediction` the end is predicted from the start: in training from the
     right one, else from each of the `beam_size` best starts. `end_logits` is then 0
-    outside training, and the loss of the end tells nothing, as in the original.
+    outside training, and the loss of the end is meaningless, as in the original.
 
     Args:
       answerable_classifier: has a logit of "cannot be answered", from the state at
@@ -192,8 +190,7 @@ class QuestionAnsweringHead(_Head):
         **kwargs,
     ):
         super().__init__(hidden_size, **kwargs)
-        self.joint_prediction = joint_prediction
-        self.beam_size = beam_size
+        self.joint_prediction, self.beam_size = joint_prediction, beam_size
         self.answerable_classifier = answerable_classifier
         self.answerable_uses_start_logits = answerable_uses_start_logits
         self.answerable_weight = answerable_weight
@@ -341,7 +338,7 @@ class FinetuningModel(keras.Model):
         """The outputs of one head as a function of a batch; traced once.
 
         Args:
-          specs: what its batches may be.
+          specs: shapes and types of its batches.
         """
         key = task, *sorted(specs.items())
         if key not in self._traced:
@@ -419,29 +416,6 @@ def load_encoder(tensors: StoredTensors, variables: Mapping[str, Any]) -> None:
     Raises `UserError` naming the first variable that is absent or of another shape.
     """
     tensors.assign_to({k: v for k, v in variables.items() if k.startswith("electra/")})
-
-
-def load_all(
-    model: CheckpointInfo, variables: Mapping[str, Any], log: Callable[[str], None]
-) -> None:
-    """Assigns encoder and heads, from a fine-tuned model.
-
-    Raises `UserError` as `load_encoder` does.
-    """
-    stored = model.tensors(log)
-    tasks, wanted = (  # of the variables that heads have, task_specific/<task>/...
-        {name.split("/")[1] for name in names if name.startswith("task_specific/")}
-        for names in (stored.shapes, variables)
-    )
-    if missing := sorted(wanted - tasks):
-        known = f"only on {', '.join(sorted(tasks))}" if tasks else "on no task"
-        raise UserError(
-            f"{model.origin} is not fine-tuned on {', '.join(missing)}, {known}.\n"
-            "With do_train false, init_checkpoint is the directory of a model that is "
-            "fine-tuned on all task_names; without it the run's own trials are "
-            "evaluated."
-        )
-    stored.assign_to(variables)
 
 
 def freeze(model: FinetuningModel, layers: int) -> None:

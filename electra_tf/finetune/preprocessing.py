@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Features of tasks: built once, kept on disk; what a run prints of them.
+"""Features of tasks: built once, kept on disk; the summary that a run prints.
 
-A store is a directory of .npy files with a manifest that says what it was made from,
-and the files with their sizes and hashes. When the data, the vocabulary or a setting
-differs, another one is made; one whose files are not those, is made again.
+A store is a directory of .npy files with a manifest: a digest of data, vocabulary and
+settings, and sizes and hashes of the files. Another digest is another store; a damaged
+store is made again.
 """
 
 from __future__ import annotations
 
 import collections
-import errno
 import hashlib
 import json
 import os
@@ -23,15 +22,15 @@ import numpy as np
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
-from electra_tf.finetune.task import FILES, reasons, without_files
+from electra_tf.finetune.task import reasons, without_files
 from electra_tf.storage.atomic_folder import sync_folder
 from electra_tf.storage.files import PARTIAL, cannot_write, sync_directory
 from electra_tf.storage.manifest import verify_folder, write_manifest
 from electra_tf.text import tokenization
 
-# Of the files here and of what readers make of a data set: raise it with either.
+# Version of the files here and of the readers of data sets; to be raised with either.
 FORMAT = 6
-# What the features of a split follow from, beside the data and the vocabulary.
+# Hparams that features depend on.
 _SETTINGS = (
     "max_seq_length",
     "do_lower_case",
@@ -46,7 +45,7 @@ class FeatureStore(Mapping):
     """Arrays [n, ...] by name, in memory only as far as they are read.
 
     Args:
-      manifest: what `_build` wrote beside them.
+      manifest: the one that `_build` writes.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ def features(
 ) -> FeatureStore:
     """The features of a split of all tasks, or of `only` one of them.
 
-    A run makes them, or checks what lies there, once.
+    A run makes them, or verifies the files, once.
     """
     chosen = tasks if only is None else [only]
     digest = _digest(config, tasks, chosen, split, is_training)
@@ -111,38 +110,27 @@ def _open(directory: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]] | Non
 
 
 def _digest(config, tasks, chosen, split, is_training) -> str:
-    """Of what features follow from; of a description all but its files."""
+    """A hash of all that features depend on."""
     facts = {name: getattr(config, name) for name in _SETTINGS}
     facts |= {"format": FORMAT, "split": split, "is_training": is_training}
     facts["vocab"] = chosen[0].tokenizer.vocab.sha256
-    facts["tokenizer"] = list(chosen[0].tokenizer.config)
-    facts["task_ids"] = [[tasks.index(t), t.name] for t in chosen]
-    for task in chosen:
-        description = without_files(config.tasks.get(task.name), FILES)
-        facts[f"description of {task.name}"] = description
-        facts[f"data of {task.name}"] = task.known_hash(split)
-        facts[f"settings of {task.name}"] = task.feature_settings()
+    facts["tasks"] = [
+        (tasks.index(t), t.name, t.fingerprint(split), without_files(t.description))
+        for t in chosen
+    ]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def data_facts(
     config: FinetuningConfig, tasks: Sequence[Any]
 ) -> dict[str, dict[str, str]]:
-    """Task -> split that a run uses -> its `hashes`."""
+    """Task -> split that a run uses -> its fingerprint."""
     found = {}
     for task in tasks:
         splits = ["train"] if config.do_train else []
         splits += task.splits("dev") if config.scores_dev else []
-        found[task.name] = hashes(task, splits)
+        found[task.name] = {split: task.fingerprint(split) for split in splits}
     return found
-
-
-def hashes(task: Any, splits: Sequence[str]) -> dict[str, str]:
-    """Split -> a hash of its file and of the class that reads it."""
-    settings = [task.feature_settings(), task.tokenizer.config]
-    settings = json.dumps(settings, sort_keys=True)
-    texts = {split: f"{task.known_hash(split)} {settings}" for split in splits}
-    return {k: hashlib.sha256(x.encode()).hexdigest()[:16] for k, x in texts.items()}
 
 
 def feature_key(task: Any, feature: str) -> str:
@@ -169,19 +157,15 @@ def pack(
                 (len(rows), *spec.shape), spec.dtype
             )
     for number, (task, found) in enumerate(rows):
-        for name, value in found.items():
-            key = feature_key(task, name)
-            if name in shared:
-                continue
-            if isinstance(value, list):
-                arrays[key][number, : len(value)] = value
-            else:
-                arrays[key][number] = value
+        for name in found.keys() - {*shared}:
+            value = found[name]
+            place = (number, slice(len(value))) if isinstance(value, list) else number
+            arrays[feature_key(task, name)][place] = value
     return arrays
 
 
 def _build(directory, config, tasks, chosen, split, is_training, digest):
-    """Makes a store: what `_open` returns of it."""
+    """Makes a store; returns it as `_open` does."""
     rows: list[tuple[Any, dict[str, Any]]] = []
     before = sum(task.num_cut for task in chosen)
     for task in chosen:
@@ -201,7 +185,7 @@ def _build(directory, config, tasks, chosen, split, is_training, digest):
     manifest |= {"skipped": skipped, "remarks": remarks, "num_cut": num_cut}
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
-        # Of its own: jobs that start together may all make them.
+        # Its own folder: jobs that start together may all make the features.
         name = tempfile.mkdtemp(PARTIAL, f"{directory.name}.", directory.parent)
         partial = Path(name)
         for name, array in arrays.items():
@@ -213,9 +197,7 @@ def _build(directory, config, tasks, chosen, split, is_training, digest):
             shutil.rmtree(directory, ignore_errors=True)
         try:
             os.rename(partial, directory)
-        except OSError as error:  # Another job was faster, with the same content.
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
+        except OSError:  # Another job was faster, with the same content.
             shutil.rmtree(partial)
         sync_directory(directory.parent)
     except OSError as error:
@@ -223,18 +205,18 @@ def _build(directory, config, tasks, chosen, split, is_training, digest):
     return found
 
 
-# What a run prints of its data before it trains: a mistyped label is a class of its own
-# to a program, a text that was cut off is as good as any, and only a reader sees it.
+# A run prints a summary of its data: only its user can see that a label is mistyped or
+# that too much text was cut off.
 _LISTED = 40
 _SKIPPED = 20
 _RARE = 2
 
 
 def summary(store: FeatureStore, what: str, tasks: Sequence[Any]) -> Iterator[str]:
-    """How many there are, what is lost of them, and what was recognised or left out.
+    """Number of features, shares of lost tokens, remarks and skipped examples.
 
     Args:
-      what: the features are of.
+      what: name of the data set.
     """
     ids, mask = np.asarray(store["input_ids"]), np.asarray(store["input_mask"]) > 0
     kept = int(store.lengths.sum())
@@ -251,8 +233,6 @@ def summary(store: FeatureStore, what: str, tasks: Sequence[Any]) -> Iterator[st
     if store.skipped:
         yield f"Left out of {what}: {len(store.skipped)} examples"
     yield from (f"  {line}" for line in store.skipped[:_SKIPPED])
-    if len(store.skipped) > _SKIPPED:
-        yield f"  and {len(store.skipped) - _SKIPPED} more"
 
 
 def summary_of_classes(task: Any, number: int, store: FeatureStore) -> Iterator[str]:
@@ -262,8 +242,8 @@ def summary_of_classes(task: Any, number: int, store: FeatureStore) -> Iterator[
       number: the task's, in the store.
     """
     counts = counts_of(task, number, store)
-    hashes_of_dev = map(task.known_hash, task.splits("dev"))
-    if task.config.scores_dev and task.known_hash("train") in hashes_of_dev:
+    dev = map(task.known_hash, task.splits("dev"))
+    if task.config.scores_dev and task.known_hash("train") in dev:
         yield f"Warning: {task.name}: the dev set is the training set."
     if task.head.kind == "tagging" and not counts:
         yield f"Warning: {task.name}: no span in the training set, all tags are O."
@@ -272,9 +252,9 @@ def summary_of_classes(task: Any, number: int, store: FeatureStore) -> Iterator[
     listed = [f"{name} {count:,}" for name, count in counts.most_common()]
     yield f"Classes of {task.name}: {_shortened(listed)}"
     if weights := task.head.class_weights:
-        pairs = list(zip(task.labels, weights, strict=True))[:_LISTED]
-        listed = ", ".join(f"{name} {weight:.4g}" for name, weight in pairs)
-        yield f"Class weights of {task.name}: {listed}"
+        pairs = zip(task.labels, weights, strict=True)
+        listed = [f"{name} {weight:.4g}" for name, weight in pairs]
+        yield f"Class weights of {task.name}: {_shortened(listed)}"
     rare = [f"{name!r} ({count})" for name, count in counts.items() if count <= _RARE]
     if rare:
         yield (
@@ -291,18 +271,18 @@ def _shortened(found: Sequence[str]) -> str:
 def counts_of(task: Any, number: int, store: FeatureStore) -> collections.Counter[str]:
     """Training examples of each class; of spans, how many begin."""
     kind, found = task.head.kind, collections.Counter()
-    if kind == "multilabel":
-        counts = np.asarray(store[feature_key(task, "label_flags")]).sum(axis=0)
-    elif kind == "classification":
-        labels = store[feature_key(task, "label_ids")]
-        labels = labels[np.asarray(store["task_id"]) == number]
-        counts = np.bincount(labels, minlength=len(task.labels))
-    elif kind == "tagging":
-        labels = store[feature_key(task, "labels")]
-        labels = labels[np.asarray(store[feature_key(task, "labels_mask")]) > 0]
-        counts = np.bincount(labels, minlength=len(task.labels))
-    else:
+    names = {"multilabel": "label_flags", "classification": "label_ids"}
+    name = (names | {"tagging": "labels"}).get(kind)
+    if not name:
         return found
+    values = np.asarray(store[feature_key(task, name)])
+    if kind == "multilabel":
+        counts = values.sum(axis=0)
+    else:
+        is_own = np.asarray(store["task_id"]) == number
+        if kind == "tagging":
+            is_own = np.asarray(store[feature_key(task, "labels_mask")]) > 0
+        counts = np.bincount(values[is_own], minlength=len(task.labels))
     for name, count in zip(task.labels, counts, strict=True):
         if kind != "tagging" or task.is_plain:
             found[name] = int(count)

@@ -21,23 +21,8 @@ import numpy as np
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
 from electra_tf.finetune import inputs, qa_answers
-from electra_tf.finetune.inputs import (
-    Input,
-    Source,
-    more_columns,
-    number_of,
-    printed,
-    read_json,
-    records,
-    refuse,
-    shown,
-)
-from electra_tf.finetune.qa_answers import (
-    WINDOWS_PER_EXAMPLE,
-    Answers,
-    QAScorer,
-    decode,
-)
+from electra_tf.finetune.inputs import Input, Source, refuse, shown
+from electra_tf.finetune.qa_answers import Answers, QAScorer, decode
 from electra_tf.finetune.task import FeatureSpec, HeadSpec, Task, rounded, write_jsonl
 from electra_tf.storage.files import atomic_write
 from electra_tf.text import tokenization
@@ -61,7 +46,7 @@ class Answer(NamedTuple):
     """A right answer, and where it begins in the context."""
 
     text: str
-    start: int | None  # None: the form does not say it
+    start: int | None  # None if unknown
 
 
 class Question(NamedTuple):
@@ -69,9 +54,9 @@ class Question(NamedTuple):
 
     Attributes:
       id: None where it has none.
-      answers: None where the file says nothing of answers.
+      answers: None where the file has no such field.
       spans: those to train on, if these are not the answers (MRQA).
-      is_impossible: None where the file does not say.
+      is_impossible: None where the file has no such field.
     """
 
     id: Any
@@ -119,15 +104,17 @@ def paragraph(
     """
     if not isinstance(entry, Mapping):
         refuse(where, f"{shown(entry)} is not an object with {_EXPECTED}")
-    keys = ", ".join(map(str, entry)) or "none"
     qas, context = _field(entry, "qas"), _field(entry, "context")
     if not isinstance(qas, list) and _field(entry, "question") is not None:
         qas = [entry]
+    problem = ""
     if not isinstance(qas, list) or not all(isinstance(x, Mapping) for x in qas):
-        refuse(where, f"no list of questions; keys: {keys}; expected: {_EXPECTED}")
-    if not isinstance(context, str):
-        what = f"the context is {shown(context)}, not a text; keys: {keys}"
-        refuse(where, f"{what}; expected: {_EXPECTED}")
+        problem = "no list of questions"
+    elif not isinstance(context, str):
+        problem = f"the context is {shown(context)}, not a text"
+    if problem:
+        keys = ", ".join(map(str, entry)) or "none"
+        refuse(where, f"{problem}; keys: {keys}; expected: {_EXPECTED}")
     found = []
     for one in qas:
         try:
@@ -160,7 +147,7 @@ def _question(entry: Mapping[str, Any], has_answers: bool) -> Question:
 def _answers(entry: Mapping[str, Any]) -> list[Answer] | None:
     value = _field(entry, "answers")
     if isinstance(value, str) and value[:1] in ("[", "{", "("):
-        value = printed(value) or value
+        value = inputs.printed(value) or value
     if isinstance(value, str):  # Its place may be a column of its own.
         start = _field(entry, "answer_start")
         value = [value if start is None else {"text": value, "answer_start": start}]
@@ -184,13 +171,11 @@ def _answer(value: Any) -> Answer:
     if not isinstance(text, str | int | float):
         raise ValueError(f"{shown(value)} is not an answer: it has no text")
     start = _field(value, "answer_start")
-    if isinstance(start, str):  # pandas has 4.0 in columns with an empty cell
-        number = number_of(start.strip() or -1)
-        start = start if number is None else number
-    start = -1 if start is None else start  # An object has to say it.
-    if isinstance(start, bool) or not isinstance(start, int | float) or start % 1:
+    # An object has to have it; pandas has 4.0 in columns with an empty cell.
+    number = inputs.number_of("-1" if start is None else str(start).strip() or "-1")
+    if number is None or number % 1:
         raise ValueError(f"answer_start is {shown(start)}, not a number")
-    return Answer(str(text), int(start))
+    return Answer(str(text), int(number))
 
 
 def _spans(detected: Any) -> list[Answer] | None:
@@ -217,25 +202,24 @@ def _entries(source: Source) -> Iterator[tuple[str, Any]]:
     if source.form != "json":
         has_header = source.form in ("tsv", "csv", "parquet")
         pairs = itertools.product(_KEYS["question"], _KEYS["context"])
-        for where, row in records(source, [*pairs] if has_header else ()):
+        for where, row in inputs.records(source, [*pairs] if has_header else ()):
             if None in row:
-                refuse(where, more_columns(row))
+                refuse(where, inputs.more_columns(row))
             # MRQA's first line has a header and nothing else.
             if not isinstance(row.get("header"), dict) or _field(row, "context"):
                 yield where, row
         return
-    content = read_json(source)
+    content = inputs.read_json(source)
     entries = content.get("data") if isinstance(content, Mapping) else content
     if not isinstance(entries, list):
         keys = ", ".join(map(str, content)) if isinstance(content, Mapping) else "none"
         raise UserError(
             f"{source.name} is not in the form it should be; its keys: {keys:.200}.\n"
-            'Expected: {"data": [...]} or a list, of objects with paragraphs (SQuAD) '
-            f"or with {_EXPECTED}."
+            f'Expected: {{"data": [...]}} or a list, of paragraphs or {_EXPECTED}.'
         )
     for count, entry in enumerate(entries):
-        title = entry.get("title", "?") if isinstance(entry, Mapping) else "?"
-        inner = entry.get("paragraphs") if isinstance(entry, Mapping) else None
+        get = entry.get if isinstance(entry, Mapping) else {}.get
+        title, inner = get("title", "?"), get("paragraphs")
         if isinstance(inner, list):
             for number, found in enumerate(inner):
                 yield f"{source.name}, {title!r}, paragraph {number}", found
@@ -358,7 +342,7 @@ class QATask(Task):
         folder = Path(self.config.raw_data_dir(self.name))
         names = [f"{split}.jsonl", f"{split}.jsonl.gz"]
         if not self.is_mrqa:
-            names = [f"{split}.json", inputs.parquet_name(folder, split)]
+            names = [f"{split}.json", inputs.parquet_name(split)]
         paths = [folder / name for name in names]
         return next((path for path in paths if path.is_file()), paths[0])
 
@@ -433,7 +417,7 @@ class QATask(Task):
         text, start = answers[0]
         first = self._place(base, text, start, owners)
         if first is None:
-            at = "" if start is None or start < 0 else base.context[start:][:40]
+            at = base.context[max(start or 0, 0) :][:40]
             raise ValueError(
                 f"the answer {text[:40]!r} is empty, reaches beyond its context or is "
                 f"not at its answer_start {start}, where {at!r} stands"
@@ -464,16 +448,14 @@ class QATask(Task):
             return None
         if context.startswith(text, start):
             return start
-        near: dict[int, int] = {}  # place -> how far it is from one that is meant
+        near: dict[int, int] = {}  # place -> distance from where it may be meant
         for one in _meant(context, start):
             for place in range(max(0, one - _NEAR), one + _NEAR + 1):
                 if context.startswith(text, place):
-                    distance = abs(place - one)
-                    near[place] = min(distance, near.get(place, distance))
+                    near[place] = min(abs(place - one), near.get(place, _NEAR))
         if near:
-            nearest = [
-                p for p, distance in near.items() if distance == min(near.values())
-            ]
+            least = min(near.values())
+            nearest = [place for place, distance in near.items() if distance == least]
             if len(nearest) > 1:
                 return None
             self.remark("train", "answers were found beside their answer_start")
@@ -486,10 +468,10 @@ class QATask(Task):
         return start if self._is_same(text, words, cuts) else None
 
     def _is_same(self, answer: str, words: str, cuts: Iterable[str]) -> bool:
-        """Whether an answer is what stands in its place, as the tokenizer sees both.
+        """Whether an answer and the text in its place have the same tokens.
 
-        Or by the original's rule, in the words that it touches. Where these have no
-        blanks between them, that an answer is somewhere in one does not say where.
+        Or by the original's rule: the answer is in the words that it touches, unless
+        these are much longer, as in texts without blanks.
         """
         seen = self._seen(answer)
         if seen and any(seen == self._seen(cut) for cut in cuts):
@@ -517,7 +499,7 @@ class QATask(Task):
                 start, end = (place - first + len(query) + 2 for place in answer)
             window = document.tokens[first : first + length].tolist()
             yield tokenization.join(self.tokenizer.vocab, query, window)._asdict() | {
-                "eid": WINDOWS_PER_EXAMPLE * example.eid + number,
+                "eid": qa_answers.WINDOWS_PER_EXAMPLE * example.eid + number,
                 "start_positions": start,
                 "end_positions": end,
                 "is_impossible": int(example.is_impossible),
@@ -572,16 +554,16 @@ class QATask(Task):
         room = self.config.max_seq_length - query - 3
         stride = min(room, self.config.doc_stride)
         starts = range(0, max(count - room, 0) + stride, stride) if count else ()
-        if len(starts) > WINDOWS_PER_EXAMPLE:
+        if len(starts) > qa_answers.WINDOWS_PER_EXAMPLE:
             raise UserError(
                 f"{self.name}: a text of {count:,} tokens has {len(starts):,} windows, "
-                f"more than {WINDOWS_PER_EXAMPLE:,}.\nRaise doc_stride or "
+                f"more than {qa_answers.WINDOWS_PER_EXAMPLE:,}.\nRaise doc_stride or "
                 "max_seq_length, or part the text."
             )
         return [(start, min(count - start, room)) for start in starts]
 
     def windows(self, example: QAExample) -> list[qa_answers.Window]:
-        """What decoding must know of each window."""
+        """The windows on an example's document, for decoding."""
         vocab = self.tokenizer.vocab
         query, document, spans = self._layout(example)
         splits = document.splits
@@ -599,7 +581,7 @@ class QATask(Task):
         return found
 
     def text_of(self, example: QAExample) -> qa_answers.TextOf:
-        """What finds the text of a span of a window on this example's document."""
+        """A function from a span of a window to its text."""
         if self.answer_text == "original":
             return qa_answers.original_text(example.words, self.tokenizer.config)
         document = self._document(example)
@@ -651,7 +633,7 @@ class QATask(Task):
     def write_predictions(self, split, scorer, directory) -> list[str]:
         """Answers, n-best lists and null odds in SQuAD's form; JSONL of `prediction`.
 
-        Of 2.0 also the answers to submit: those whose null odds are low enough.
+        Of 2.0 also the answers to submit, empty above the threshold of null odds.
         """
         best = {
             question: [

@@ -41,7 +41,7 @@ class Answer(NamedTuple):
 
 
 class Window(NamedTuple):
-    """What decoding must know of one window on a document."""
+    """A window on a document, for decoding."""
 
     tokens: list[str]
     words: dict[int, int]  # token -> word of the document
@@ -60,8 +60,6 @@ def best_indexes(scores: np.ndarray, count: int) -> list[int]:
 
 def softmax(scores: Sequence[float]) -> list[float]:
     """Probabilities; [] for []."""
-    if not scores:
-        return []
     shifted = [math.exp(score - max(scores)) for score in scores]
     return [value / sum(shifted) for value in shifted]
 
@@ -85,7 +83,7 @@ def nbest(
     Args:
       windows: the windows on its document.
       outputs: the head's outputs for each.
-      text_of: what finds the text of a span.
+      text_of: a function from a span to its text.
     """
     spans = [
         (window, *span)
@@ -181,10 +179,10 @@ def improve_span(
     document: Sequence[Any], start: int, end: int, answer: Sequence[Any]
 ) -> tuple[int, int]:
     """The tokens within start..end that are exactly the answer's, else start, end."""
-    for first in range(start, end + 1):
-        last = first + len(answer) - 1
-        if first <= last <= end and list(document[first : last + 1]) == list(answer):
-            return first, last
+    answer, count = list(answer), len(answer)
+    for first in range(start, end - count + 2):
+        if answer and list(document[first : first + count]) == answer:
+            return first, first + count - 1
     return start, end
 
 
@@ -313,7 +311,7 @@ class Answers(NamedTuple):
 
     nbest: list[Answer]
     best: Answer
-    null_odds: float | None  # of SQuAD 2.0: what speaks for there being no answer
+    null_odds: float | None  # of SQuAD 2.0: score of "no answer"
 
 
 def decode(task: Any, example: Any, outputs: list[dict[str, Any]]) -> Answers:
@@ -388,16 +386,15 @@ class QAScorer(Scorer):
 
     @property
     def null_odds(self) -> dict[str, float]:
-        """What speaks for there being no answer."""
-        if not self._task.is_v2:
-            return {}
-        return {name: found.null_odds for name, found in self.decoded.items()}
+        """The score of "no answer" of each question."""
+        found = {name: found.null_odds for name, found in self.decoded.items()}
+        return found if self._task.is_v2 else {}
 
     @property
     def submitted(self) -> dict[str, str]:
         """The answers that count: of 2.0 "" where the null odds are above the limit.
 
-        As the official script decides it, which is not asked to by default.
+        The official script applies a threshold only if it is given one.
         """
         limit, odds = self._task.config.qa_na_threshold, self.null_odds
         return {
@@ -409,12 +406,10 @@ class QAScorer(Scorer):
         """The official results."""
         task, predictions = self._task, self.predictions
         answers = task.answers(self._split)
-        if task.is_v2:
-            threshold = task.config.qa_na_threshold
-            found = evaluate_v2(answers, predictions, self.null_odds, threshold)
-        else:
-            found = evaluate_v1(answers, predictions, skip_unanswered=task.is_mrqa)
-        return list(found.items())
+        if not task.is_v2:
+            return [*evaluate_v1(answers, predictions, task.is_mrqa).items()]
+        threshold = task.config.qa_na_threshold
+        return [*evaluate_v2(answers, predictions, self.null_odds, threshold).items()]
 
     @property
     def is_degenerate(self) -> bool:

@@ -122,17 +122,13 @@ def make_tasks(
     for name in config.task_names:
         task = _make_task(name, config, tokenizer, reads_data)
         if task.name in named:
-            raise UserError(
-                f"task_names: {name} is called {task.name!r} as another task is, and "
-                "heads and files have these names.\nGive one another name."
-            )
+            raise UserError(f"task_names: two tasks are called {task.name!r}.")
         named[task.name] = task
         # Joint prediction has no score of "no answer" but the classifier's.
         if task.is_v2 and config.joint_prediction and not config.answerable_classifier:
             raise UserError(
-                f"{task.name} has questions without an answer, which joint_prediction "
-                "cannot tell without answerable_classifier.\n"
-                "Set joint_prediction to false, or answerable_classifier to true."
+                f"{task.name} has questions without an answer: set joint_prediction to "
+                "false, or answerable_classifier to true."
             )
         task.stored = stored.get(task.name)
         if trained:
@@ -156,12 +152,15 @@ def make_tasks(
 
 def originals_with_data(config: FinetuningConfig) -> list[str]:
     """The names of the original's tasks that have training data, wherever they lie."""
-    names = _TFDS if config.data_source == "tfds" else _originals(True)
-    return [n for n in names if _make_task(n, config, None, True).is_there("train")]
+    known = _originals(config)
+    return [name for name in known if known[name](name, config, None).is_there("train")]
 
 
-def _originals(reads_data: bool) -> dict[str, Callable[..., Task]]:
+def _originals(config, reads_data: bool = True) -> dict[str, Callable[..., Task]]:
     """The original's tasks by their names."""
+    if config.data_source == "tfds":
+        tasks = dict.fromkeys(glue.GLUE, TfdsGlueTask)
+        return tasks | dict.fromkeys(_SQUAD, TfdsQATask)
     # Where no file is read, it does not matter which form of GLUE is there.
     of_glue = glue.glue_task if reads_data else glue.GlueTask
     known: dict[str, Callable[..., Task]] = {"chunk": ChunkTask}
@@ -176,9 +175,7 @@ def _make_task(
         return make_own_task(name, config, tokenizer)
     if ":" in name:
         return _from_module(name)(config, tokenizer)
-    known = _originals(reads_data)
-    if name in known and config.data_source == "tfds":
-        return _make_tfds_task(name, config, tokenizer)
+    known = _originals(config, reads_data)
     if name in known:
         return known[name](name, config, tokenizer)
     names = sorted({*known, *config.tasks})
@@ -265,21 +262,6 @@ def table_of(facts: TaskFacts, config) -> dict[str, Any]:
 
 
 _SQUAD = {"squad": "squad/v2.0", "squadv1": "squad/v1.1"}
-_TFDS = (*glue.CONFIGS, *_SQUAD)
-
-
-def _make_tfds_task(name: str, config, tokenizer):
-    """The task of this name.
-
-    Raises `UserError` for a task that tensorflow_datasets does not have.
-    """
-    if name not in _TFDS:
-        raise UserError(
-            f"{name} does not come from tensorflow_datasets; these do: "
-            f"{', '.join(_TFDS)}.\nLeave out data_source to read it from files."
-        )
-    kind = TfdsQATask if name in qa.SQUAD else TfdsGlueTask
-    return kind(name, config, tokenizer)
 
 
 class _Prepared:
@@ -335,11 +317,6 @@ def _plain(value: Any) -> Any:
 class TfdsGlueTask(_Prepared, glue.GlueRowsTask):
     """A task of GLUE."""
 
-    def splits(self, kind: str) -> list[str]:
-        """mnli has two dev sets and three test sets."""
-        mismatched = ["dev_mismatched"] if self.name == "mnli" else []
-        return super().splits(kind) if kind == "test" else ["dev", *mismatched]
-
     def table(self, split):
         """Sorted by their index."""
         where, features, rows = self.prepared(split)
@@ -351,10 +328,6 @@ class TfdsGlueTask(_Prepared, glue.GlueRowsTask):
 
 class TfdsQATask(_Prepared, qa.QATask):
     """SQuAD 1.1 or 2.0."""
-
-    def splits(self, kind: str) -> list[str]:
-        """SQuAD's test set is not public."""
-        return ["dev"] if kind == "dev" else []
 
     def paragraphs(self, split: str):
         """All texts with their questions."""

@@ -2,9 +2,9 @@
 """The files of a fine-tuning run: settings, results, the folders of its trials.
 
 Results are one JSON file that a re-run continues. The text beside it is the original's:
-a line per trial and task, such as `rte: accuracy: 66.43 - loss: 0.62`. Results and a
-trial's checkpoints both store what they follow from and are compared by the same rule:
-hparams that change no number may differ, and a fact that one side lacks is unknown.
+a line per trial and task, such as `rte: accuracy: 66.43 - loss: 0.62`. Results and
+checkpoints of trials store their settings, which are compared by the same rule: hparams
+that change no number may differ, and a missing fact is unknown.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from electra_tf.storage.checkpoints import as_text
 from electra_tf.storage.files import PARTIAL, atomic_write
 from electra_tf.storage.manifest import read_json
 from electra_tf.storage.remote import fetch, fetch_once, names_in, put
-from electra_tf.storage.remote_run import bring_model
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 from electra_tf.train.curves import dress, new_figure, png_of, smooth
 from electra_tf.train.reporting import EVALUATIONS, read_metrics
@@ -41,7 +40,7 @@ DATA = "data"  # among the settings: task -> split -> hash
 Scores = dict[str, dict[str, float]]  # data set, such as "mnli" -> metric -> value
 
 
-# Hparams that say where the work is done, or nothing.
+# Hparams that change no result.
 _WITHOUT_INFLUENCE = (
     *("debug", "write_distill_outputs", "use_tpu", "num_tpu_cores"),
     *("tpu_job_name", "tpu_name", "tpu_zone", "gcp_project"),
@@ -54,9 +53,8 @@ def settings_of(
     """All that is stored of a run.
 
     Args:
-      source: where the weights come from; None: they are random, or, where nothing is
-        trained, each trial has its own, which its result names.
-      vocab: None where the vocabulary is not to be looked at.
+      source: of the weights; None: random, or without training those of each trial.
+      vocab: None to leave it out.
     """
     found = _without_places(config.settings())
     if source or config.do_train:
@@ -76,9 +74,8 @@ def differences(
     """(name, value there, value here) of all that differs and counts.
 
     Args:
-      stored: what `settings_of` once returned; hparams that it lacks, which are newer,
-        have their defaults.
-      ours: the same of this run, out of JSON as well.
+      stored: `settings_of` of an earlier start; missing hparams have their defaults.
+      ours: `settings_of` this run, as JSON has it.
       ignored: names that are not compared.
     """
     defaults = {
@@ -119,7 +116,7 @@ class TrialResult(NamedTuple):
     degenerate: list[str]  # data sets on which all predictions are the same
     steps: int
     seconds: dict[str, float]  # "train" (of the last start) and "evaluate"
-    details: dict[str, dict[str, Any]] = {}  # data set -> what `Scorer.details` says
+    details: dict[str, dict[str, Any]] = {}  # data set -> `Scorer.details`
     test_outputs: list[str] = []  # paths of the predictions on test sets
     test_data: dict[str, dict[str, str]] = {}  # task -> split -> its hash
     weights: str | None = None  # of a model that was not trained now, where they are
@@ -144,7 +141,7 @@ class Results:
       settings: what the trials have in common, and DATA as far as they are known;
         results of others are not mixed in.
       only: the one trial that this process makes. It goes into a file of its own, so
-        that processes, on whatever machines, do not write to the same one.
+        that processes do not write to the same one.
     """
 
     def __init__(
@@ -157,7 +154,7 @@ class Results:
     ):
         self._num_trials = num_trials
         self.json_path, self.txt_path = Path(json_path), Path(txt_path)
-        self._only = only
+        self.only = only
         self.settings = json.loads(json.dumps(settings))
         self.trials: dict[int, TrialResult] = {}
 
@@ -197,10 +194,10 @@ class Results:
         self.trials[result.trial] = result
         name = f"{self.json_path.stem}.trial_{result.trial}.json"
         own = self.json_path.with_name(name)
-        if self._only is not None or own.exists():
+        if self.only is not None or own.exists():
             content = {"settings": self.settings, "trials": [result._asdict()]}
             self._write_json(own, content)
-        if self._only is None:
+        if self.only is None:
             self.write()
 
     def write(self) -> None:
@@ -313,10 +310,12 @@ class Evaluations:
 
     Args:
       directory: the trial's.
-      step: that the trial is at; what comes later is made again.
+      step: of the trial; later evaluations are made again.
+      patience: evaluations without a better one that end the trial; 0: any number.
     """
 
-    def __init__(self, directory: str | os.PathLike, step: int):
+    def __init__(self, directory: str | os.PathLike, step: int, patience: int = 0):
+        self.patience = patience
         self._path = Path(directory) / EVALUATIONS
         self.rows = [row for row in _rows(self._path) if row["step"] <= step]
 
@@ -344,11 +343,11 @@ class Evaluations:
         """
         return max(self.rows, key=_rank)
 
-    def is_over(self, patience: int) -> bool:
-        """Whether as many evaluations as this have brought nothing better; 0: never."""
-        if not patience or not self.rows:
+    def is_over(self) -> bool:
+        """Whether nothing better has come for too long."""
+        if not self.patience or not self.rows:
             return False
-        return len(self.rows) - 1 - self.rows.index(self.best()) >= patience
+        return len(self.rows) > self.rows.index(self.best()) + self.patience
 
 
 def _rank(row: Mapping[str, Any]) -> tuple[bool, float]:
@@ -377,31 +376,14 @@ def hparams_in(folder: Path) -> dict[str, Any]:
 def check_is_free(folder: str) -> None:
     """Raises a `UserError` where a trial is to go into a folder of something else.
 
-    A trial's folder is written into, and removed as a whole where it is not to stay.
+    A trial's folder is removed as a whole if it is not kept.
     """
     left = ("run.lock", PARTIAL)  # by one that did not come as far as its hparams
     others = [n for n in names_in(folder) if not any(sign in n for sign in left)]
     if others and not hparams_in(Path(folder)):
         raise UserError(
             f"{folder} is to be the folder of a trial, but holds {others[0]!r} and no "
-            f"{CONFIG} of a trial.\n"
-            'Set "model_dir" to another place, or move the folder away.'
-        )
-
-
-def check_is_kept(folder: str, trial: int, purpose: str, hparam: str) -> None:
-    """Raises a `UserError` where the model of a trial is not there.
-
-    Args:
-      purpose: what it cannot do then.
-      hparam: what limits the trials that do this.
-    """
-    bring_model(folder)
-    if not os.path.isdir(folder):
-        hint = f", with keep_all_models true, or set {hparam} to 1" * (trial > 1)
-        raise UserError(
-            f"the model of trial {trial}, {folder}, is not there, so it cannot "
-            f"{purpose}.\nTrain it first{hint}."
+            f'{CONFIG} of a trial.\nSet "model_dir" to another place.'
         )
 
 
@@ -462,7 +444,7 @@ Curves = dict[str, tuple[Sequence[float], ...]]
 def draw_curves(trial: Path, path: Path, title: str) -> None:
     """Training losses, and the metrics of evaluations in training, over the steps.
 
-    Draws nothing where a trial has kept neither.
+    Draws nothing for a trial without either.
 
     Args:
       trial: its directory.

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,17 +24,11 @@ from electra_tf.finetune.task import Task
 from electra_tf.interop import checkpoint, readers
 from electra_tf.interop.checkpoint import FINETUNE, CheckpointInfo
 from electra_tf.processes import Commands, run_commands
+from electra_tf.storage import remote
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.files import atomic_write, check_place
-from electra_tf.storage.remote import (
-    check_writable,
-    fetch_once,
-    names_below,
-    put,
-    put_folder,
-)
-from electra_tf.storage.remote_run import bring_model
-from electra_tf.text.vocabulary import Vocabulary, resolve_settings
+from electra_tf.storage.remote_run import bring_model, remove_run
+from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.train.supervisor import StopRequest, leave_at_once
 
 if TYPE_CHECKING:
@@ -64,7 +58,7 @@ class Flags(NamedTuple):
 
 
 def main(flags: Flags) -> int:
-    """Does what the flags say; returns the exit code."""
+    """Runs the command of the flags; returns the exit code."""
     if os.environ.get("TF_CONFIG"):
         raise UserError(
             "TF_CONFIG is set, but fine-tuning runs on the devices of one machine.\n"
@@ -78,15 +72,13 @@ def run(flags: Flags, console: Console) -> int:
     """Checks and reads all that the run needs, then makes its trials."""
     config, source = resolve(flags, console)
     check_place(os.path.dirname(config.results_txt))
-    check_writable(os.path.dirname(config.results_txt))
-    check_place(config.preprocessed_data_dir)
+    remote.check_writable(os.path.dirname(config.results_txt))
     check_trial_places(config)
     check_flags(flags, config)
     vocab = Vocabulary.load(config.vocab_file)
     if flags.merge:
         return show(results_of(config, source, vocab), config, console)
     vocab.check_size(config.vocab_size)
-    resolve_settings(vocab, do_lower_case=config.do_lower_case)
     console.heading("Config:")
     for line in config.describe():
         console.log(line)
@@ -102,15 +94,12 @@ def run(flags: Flags, console: Console) -> int:
         trained = source.run
         if config.evaluates_its_trials:
             source = None  # Each trial has its own.
-            purpose = "be evaluated" if config.do_eval else "predict the test set"
             for trial in numbers(config):
-                files.check_is_kept(
-                    config.trial_dir(trial), trial, purpose, "num_trials"
-                )
-        # What the training of these trials brought stays beside it.
+                readers.check(config.trial_dir(trial))
+        # The results of the training stay beside these.
         path = config.results_txt.removesuffix("_results.txt")
         config = dataclasses.replace(config, results_txt=f"{path}_eval_results.txt")
-    # It reads with TensorFlow, whose devices have to be chosen first.
+    # tensorflow_datasets reads with TensorFlow, whose devices have to be chosen first.
     devices_first = config.data_source == "tfds"
     placement = prepare_devices(config, console) if devices_first else None
     tasks = make_tasks(config, vocab, console, trained)
@@ -122,11 +111,7 @@ def run(flags: Flags, console: Console) -> int:
 
     with StopRequest() as stop:
         run = Run(config, vocab, tasks, source, placement, console, stop)
-        trials = [flags.trial] if flags.trial else numbers(config)
-        code = run_trials(run, results, trials)
-    if code == EXIT_OK and results.trials and not flags.trial:
-        show(results, config, console)
-    return code
+        return run_trials(run, results)
 
 
 def resolve(
@@ -134,14 +119,12 @@ def resolve(
 ) -> tuple[FinetuningConfig, CheckpointInfo | None]:
     """(config, the checkpoint that it starts from, or that is evaluated).
 
-    What the user leaves open of the model's shape and text, the checkpoint says.
+    Shape, casing and vocabulary that the user does not set are the checkpoint's.
     """
     place, explicit = (flags.data_dir, flags.model_name), flags.hparams
     path = FinetuningConfig.weights_of(*place, explicit)
     if path is None:
         return FinetuningConfig.from_hparams(*place, explicit), None
-    if not explicit.get("do_train", True) and path != explicit.get("init_checkpoint"):
-        files.check_is_kept(path, 1, "be evaluated", "num_trials")
     try:
         source = readers.find(path, console.log)
     except readers.NoModelError as error:
@@ -181,7 +164,7 @@ def hparams_of(
         found["vocab_file"] = os.path.abspath(theirs)
         log(f"Note: {vocab_file} does not exist; the vocabulary is {theirs}.")
     words = explicit.get("vocab_file") or found.get("vocab_file") or vocab_file
-    words = fetch_once(words)
+    words = remote.fetch_once(words)
     if "do_lower_case" not in explicit and os.path.isfile(words):
         model.check_casing(Vocabulary.load(words))
     return found
@@ -215,27 +198,27 @@ def check_flags(flags: Flags, config: FinetuningConfig) -> None:
 
 
 def make_tasks(config, vocab: Vocabulary, console: Console, trained=None) -> list[Task]:
-    """The tasks, with all data that they need read, so that bad data are found now."""
+    """The tasks, with all their data read, so that bad data are found now."""
     tasks = registry.make_tasks(config, vocab, trained)
     kinds = ["dev"] * config.scores_dev + ["test"] * config.write_test_outputs
     if "test" in kinds and not any(task.splits("test") for task in tasks):
         raise UserError("write_test_outputs is set, but no task has a test set.")
     for note in (note for task in tasks for note in task.notes(kinds)):
         console.log(f"Note: {note}.")
-    said: list[str] = []
+    lines: list[str] = []
     if config.do_train:
         store = preprocessing.features(config, tasks, "train", True)
-        said += preprocessing.summary(store, "training", tasks)
+        lines += preprocessing.summary(store, "training", tasks)
         for number, task in enumerate(tasks):
-            said += preprocessing.summary_of_classes(task, number, store)
+            lines += preprocessing.summary_of_classes(task, number, store)
         if config.log_examples:
-            said += shown_examples(store, tasks)
+            lines += shown_examples(store, tasks)
     for task in tasks:
         for split in (s for kind in kinds for s in task.splits(kind)):
             store = preprocessing.features(config, tasks, split, False, only=task)
-            said += preprocessing.summary(store, f"{task.name}, {split}", [task])
+            lines += preprocessing.summary(store, f"{task.name}, {split}", [task])
             task.read(split)  # Now: its file may be edited while the run is at work.
-    for line in said:
+    for line in lines:
         console.log(line)
     return tasks
 
@@ -324,10 +307,8 @@ def prepare_devices(config: FinetuningConfig, console: Console):
     return placement
 
 
-def run_trials(
-    run: Run, results: files.Results, trials: Iterable[int], for_glue: bool = True
-) -> int:
-    """Makes the trials that are not made yet; returns the exit code.
+def run_trials(run: Run, results: files.Results, for_glue: bool = True) -> int:
+    """Makes the trials that are not made yet and shows them; returns the exit code.
 
     Args:
       for_glue: whether to write GLUE.zip when all of its files are there.
@@ -337,9 +318,9 @@ def run_trials(
     config, log = run.config, run.console.log
     for_glue = for_glue and any(task.name in glue.GLUE for task in run.tasks)
     folder = Path(config.results_txt).parent
-    # Not what else lies there: those may be copies of what others write.
+    # Other files there may be copies of files that other runs write.
     own = (Path(config.results_txt).stem.removesuffix("_results"), "GLUE_trial_")
-    for trial in trials:
+    for trial in [results.only] if results.only else numbers(config):
         done = results.trials.get(trial) if config.do_train and config.do_eval else None
         if done:
             log(f"Trial {trial} is finished; its results are kept.")
@@ -360,9 +341,13 @@ def run_trials(
             glue.write_archive(folder, trial, log)
         if config.write_pictures and not done:
             files.write_pictures(config, result, log)
-        put(folder, [name for name in names_below(folder) if name.startswith(own)])
-        if trial in results.trials:  # Else nothing would be left of it.
-            finetuning.discard_model(config, trial)
+        written = [n for n in remote.names_below(folder) if n.startswith(own)]
+        remote.put(folder, written)
+        is_kept = config.keep_all_models or trial == 1 or not config.do_train
+        if trial in results.trials and not is_kept:
+            remove_run(config.trial_dir(trial))
+    if results.trials and not results.only:
+        show(results, config, run.console)
     return EXIT_OK
 
 
@@ -390,9 +375,8 @@ def run_sweep(config: FinetuningConfig, vocab: Vocabulary, console: Console) -> 
             source.check(here, vocab, FINETUNE)
             run = Run(here, vocab, tasks, source, placement, console, stop)
             results = results_of(here, source, vocab, tasks)
-            if code := run_trials(run, results, numbers(here), for_glue=False):
+            if code := run_trials(run, results, for_glue=False):
                 return code
-            show(results, here, console)
             for name, metrics in results.statistics().items():
                 for metric, value in metrics.items():
                     scores.setdefault(f"{name}: {metric}", {})[step] = value
@@ -404,7 +388,7 @@ def run_sweep(config: FinetuningConfig, vocab: Vocabulary, console: Console) -> 
     atomic_write(path, json.dumps(files.finite(content), indent=2) + "\n")
     picture = path.with_suffix(".png")
     files.draw_sweep(scores, picture, f"Sweep of {config.model_name}")
-    put_folder(path.parent)
+    remote.put_folder(path.parent)
     console.log(f"Written to {path} and {picture}")
     return EXIT_OK
 
@@ -414,15 +398,14 @@ def checkpoints_of(directory: str | None) -> list[tuple[int, str]]:
 
     Raises `UserError` when it is not a directory or holds none.
     """
-    if directory is not None:
+    steps: list[int] = []
+    if directory:
         bring_model(directory, all_steps=True)
-    if directory is None or not os.path.isdir(directory):
-        raise UserError(
-            f"--sweep needs the directory of a pre-training run as init_checkpoint, "
-            f"not {directory!r}."
-        )
-    found = Checkpoints(directory, read_only=True)
-    steps = [step for step in found.steps() if step > 0]
+        found = Checkpoints(directory, read_only=True)
+        steps = [step for step in found.steps() if step > 0]
     if not steps:
-        raise UserError(f"{directory} holds no checkpoint; --sweep has nothing to do.")
+        raise UserError(
+            "--sweep needs the directory of a pre-training run with checkpoints as "
+            f"init_checkpoint, not {directory!r}."
+        )
     return [(step, found.prefix(step)) for step in steps]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How tags write spans down: IOB1, IOB2, IO, BIOES, BILOU, BMES; with what signs.
+"""Notations of spans by tags: IOB1, IOB2, IO, BIOES, BILOU, BMES; forms of tags.
 
 One reading serves all of them, that of conlleval: a span ends where a tag begins
 another or names another class. On sequences that a scheme allows it is the scheme's.
@@ -17,7 +17,7 @@ from electra_tf.errors import UserError
 Span = tuple[int, int, str]  # first and last word, class
 
 PLAIN = "plain"  # a tag per word, such as its part of speech; no spans
-# Scheme -> what it has for the letters of BIOES; a letter that is missing is not used.
+# Scheme -> its letters for those of BIOES, as far as it has them.
 _LETTERS = {
     "IO": {"I": "I"},
     "IOB1": {"B": "B", "I": "I"},
@@ -64,9 +64,9 @@ class Notation(NamedTuple):
 
     @classmethod
     def named(cls, name: str) -> Notation:
-        """That of a name that users give it, such as "IOB2", or "IOB2 PER-B 0".
+        """The notation of a name such as "IOB2", or "IOB2 PER-B 0".
 
-        Raises `UserError` for a name that is none.
+        Raises `UserError` for an unknown name.
         """
         word, *more = name.split() or [""]
         if word.lower() == "bare":
@@ -77,9 +77,8 @@ class Notation(NamedTuple):
         if scheme not in (*LETTERS, PLAIN) or not is_form or len(more) > 2:
             names = ", ".join([*LETTERS, *_ALIASES, "bare", PLAIN])
             raise UserError(
-                f"unknown scheme {name!r} of tags; known are {names}.\nBehind it "
-                f"may stand how a tag is written ({', '.join(FORMS)}) and the tag "
-                'outside of spans, as in "IOB2 PER_B 0".'
+                f"unknown scheme {name!r} of tags; known are {names}.\nThe form of a "
+                f'tag ({", ".join(FORMS)}) may follow, as in "IOB2 PER_B 0".'
             )
         return cls(scheme, *more)
 
@@ -123,7 +122,7 @@ def notation_of(
     """How right tags are written, by the tags and where spans begin.
 
     Args:
-      given: what is known of it; `form` and `outside` are found all the same.
+      given: the known part; `form` and `outside` are found in any case.
 
     Raises `UserError` when they mix two schemes, or could be in one of two.
     """
@@ -150,10 +149,8 @@ def notation_of(
         if counts[outside] < max(counts.values()) and not given:
             names = ", ".join(sorted(classes)[:5])
             raise UserError(
-                f"tags without letters such as B- ({names}), which have two readings: "
-                '"scheme": "plain" takes a tag for each word, such as its part of '
-                'speech,\n"scheme": "bare" takes words of one class side by side for '
-                "a span"
+                f'tags without letters such as B- ({names}): "scheme": "plain" takes a '
+                'tag for each word,\n"scheme": "bare" neighbours of a class as a span'
             )
         return found._replace(scheme="IO", form=form)
     found = found._replace(form=form)
@@ -192,17 +189,17 @@ def _scheme_of(sentences: Iterable[Sequence[str]], letters: set[str]) -> str:
 def spans_in(tags: Sequence[str]) -> list[Span]:
     """Spans in tags of any scheme but plain."""
     spans: list[Span] = []
-    start, last = None, ("O", "")
+    start, letter, last = None, "O", ""
     for i, tag in enumerate([*tags, "O"]):
-        letter, _, name = tag.partition("-")
+        before, (letter, _, name) = letter, tag.partition("-")
         letter = _AS_BIOES.get(letter, letter)
-        goes_on = letter in ("I", "E") and last[0] in ("B", "I") and last[1] == name
+        goes_on = letter in ("I", "E") and before in ("B", "I") and last == name
         if start is not None and not goes_on:
-            spans.append((start, i - 1, last[1]))
+            spans.append((start, i - 1, last))
             start = None
         if letter != "O" and start is None:
             start = i
-        last = (letter, name)
+        last = name
     return spans
 
 

@@ -158,8 +158,8 @@ class TaggingTask(Task):
       is_plain: labels are the tags as they are, one per word.
       word_column: where a table has the list of words.
       identity: where it has the user's own id.
-      is_original: as the original: stop early in long sentences with tags, because all
-        words are counted and not those that are left; score no word that is cut off.
+      is_original: as the original: stop early in long sentences with tags (all words
+        are counted, not the remaining ones); score no word that is cut off.
     """
 
     reads = "words"
@@ -169,7 +169,7 @@ class TaggingTask(Task):
 
     def __init__(self, name, config, tokenizer):
         super().__init__(name, config, tokenizer)
-        self.layout = functools.cache(self._layout)
+        self.layout = functools.cache(self.layout_of)
         self.sentences = functools.cache(self._sentences)
         scheme = self.description.get("scheme")
         self._given = Notation.named(scheme) if scheme else None
@@ -229,7 +229,7 @@ class TaggingTask(Task):
 
     @functools.cached_property
     def notation(self) -> Notation:
-        """How tags are written: as the description, the model or the tags say."""
+        """How tags are written: by the description, the model or the tags."""
         if self.is_plain or not self._given and self.stored and self.stored.scheme:
             return self._given or Notation.named(self.stored.scheme)
         split = "train" if self.path("train").is_file() else "dev"
@@ -238,8 +238,7 @@ class TaggingTask(Task):
         if classes and all(tag.lstrip("-").isdecimal() for tag in classes):
             raise UserError(
                 f"{self.path(split)}: tags are the numbers {', '.join(sorted(classes))}"
-                '.\n"tag_names" of the task lists their names in order, such as ["O", '
-                '"B-PER", "I-PER"]; "scheme": "plain" takes numbers as they are.'
+                '.\nList their names in "tag_names", or set "scheme": "plain".'
             )
         try:
             found = tag_schemes.notation_of(written, self._given)
@@ -247,11 +246,6 @@ class TaggingTask(Task):
             raise UserError(f"{self.path(split)} has {error}.") from None
         self.remark(split, f"tags are read as {found}", 0)
         return found
-
-    def notation_on(self, split: str | None) -> Notation:
-        """How predictions on a split, or on other texts, are written."""
-        del split
-        return self.notation
 
     @property
     def scheme(self) -> str | None:
@@ -280,8 +274,7 @@ class TaggingTask(Task):
             marks = [self.notation.read(tag) for tag in tags]
             if None in marks:
                 wrong = tags[marks.index(None)]
-                is_free = self._given or self.is_original or "-" in wrong
-                hint = "" if is_free else '; "scheme": "plain" takes any tag'
+                hint = '; "scheme": "plain" takes any tag' * bool(self.description)
                 what = f"the tag {shown(wrong)} {self.notation.wrong()}{hint}"
                 self.bad(split, where, what)
                 continue
@@ -292,15 +285,23 @@ class TaggingTask(Task):
 
     def _sentences(self, split: str) -> list[Sentence]:
         """All sentences of a file that can be used."""
-        rows = self._of_lists if self._has_lists(split) else self._of_lines
-        names = self.description.get("tag_names")
-        return [
-            one._replace(tags=_named(one.tags, names)) if names else one
-            for one in rows(split)
-        ]
+        found = (
+            self._of_rows(split) if self._has_lists(split) else self._of_lines(split)
+        )
+        if names := self.description.get("tag_names"):
+            found = (one._replace(tags=_named(one.tags, names)) for one in found)
+        return [*found]
 
     def _has_lists(self, split: str) -> bool:
         return inputs.form_of(self.path(split)) in ("json", "jsonl", "parquet", "csv")
+
+    def _of_rows(self, split: str) -> Iterator[Sentence]:
+        usual = (("words", conll.WORDS), ("tags", conll.TAGS))
+        given = self.description
+        columns = [(given[k],) if k in given else names for k, names in usual]
+        bad, source = functools.partial(self.bad, split), self.source(split)
+        count = 1 if split == "test" else 2
+        return conll.sentences_in_rows(source, *columns, self.identity, bad, count)
 
     def _of_lines(self, split: str) -> Iterator[Sentence]:
         path, layout, skipped = self.required(split), self.layout(split), []
@@ -312,12 +313,9 @@ class TaggingTask(Task):
             what = f"comment lines are left out, as {shown(skipped[0])}"
             self.remark(split, what, len(skipped))
 
-    def _layout(self, split: str) -> conll.Layout:
-        """The columns of a file."""
-        return self.layout_of(split, [*Source.of(self.required(split)).lines])
-
-    def layout_of(self, split: str, lines: list[str]) -> conll.Layout:
-        """The columns of a file with these lines; the description names some."""
+    def layout_of(self, split: str) -> conll.Layout:
+        """The columns of a file; the description names some."""
+        lines = [*Source.of(self.required(split)).lines]
         name, words = str(self.path(split)), self.description.get("words")
         if split == "test":
             found = conll.untagged_layout(name, lines, words)
@@ -331,35 +329,6 @@ class TaggingTask(Task):
         has_columns = self.path("train").is_file() and not self._has_lists("train")
         return self.layout("train").width if has_columns else 2
 
-    def _of_lists(self, split: str) -> Iterator[Sentence]:
-        [identity] = self.identity
-        usual = {"words": conll.WORDS, "tags": conll.TAGS}
-        columns = [(self.description.get(k), *names) for k, names in usual.items()]
-        for where, row in conll.sentence_rows(self.source(split), columns, identity):
-            keys = [self._key(row, key, names) for key, names in usual.items()]
-            words, tags = (row.get(key) for key in keys)
-            lists = [x for x in (words, tags) if isinstance(x, list)]
-            is_untagged = split == "test" and isinstance(words, list) and tags is None
-            if wrong := next(filter(None, map(conll.no_words, lists)), None):
-                self.bad(split, where, f"{keys[0]} or {keys[1]} has {wrong} in it")
-            elif is_untagged or len(lists) == 2 and words:
-                tags = None if tags is None else [*map(str, tags)]
-                yield Sentence(where, [*map(str, words)], tags, row.get(identity))
-            else:
-                what = f"{keys[0]} and {keys[1]} are not two lists; there are "
-                self.bad(split, where, what + ", ".join(map(str, row)))
-
-    def _key(self, row: inputs.Row, key: str, usual: Sequence[str]) -> str:
-        """Where a row has its words or tags: as described, or by a usual name."""
-        names = [self.description[key]] if key in self.description else usual
-        there = [name for name in names if row.get(name) is not None]
-        if len(there) > 1:
-            raise UserError(
-                f"task {self.name}: {' and '.join(there)} are both there.\n"
-                f'Name one in the task, such as "{key}": "{there[0]}".'
-            )
-        return (*there, *names)[0]
-
     def read_inputs(self, source: Source) -> Iterator[Input]:
         """Sentences as lists of words."""
         return conll.words(source, self.word_column, self.identity)
@@ -371,7 +340,7 @@ class TaggingTask(Task):
     # Features and predictions.
 
     def feature_specs(self) -> tuple[FeatureSpec, ...]:
-        """Where words are, and what they are."""
+        """Places and tags of words."""
         shape = (self.config.max_seq_length,)
         return (
             FeatureSpec("labels", shape, "int32"),
@@ -419,7 +388,7 @@ class TaggingTask(Task):
         kind = PlainTagScorer if self.is_plain else SpanScorer
         return kind(self.labels, examples, self.reading)
 
-    def prediction(self, example, rows, split: str | None = None) -> dict[str, Any]:
+    def prediction(self, example, rows) -> dict[str, Any]:
         """Tags, in the scheme of the data, and the probability of each.
 
         It is None for words beyond max_seq_length.
@@ -432,7 +401,7 @@ class TaggingTask(Task):
         best = odds.max(axis=-1, initial=0) / odds.sum(axis=-1)
         count = len(example.words)
         shares = [*map(rounded, best), *[None] * (count - there)]
-        return {"tags": self._written(tags, count, split), "probabilities": shares}
+        return {"tags": self._written(tags, count), "probabilities": shares}
 
     def write_predictions(self, split, scorer, directory) -> list[str]:
         """CoNLL: word, tag, predicted tag; words beyond max_seq_length get O.
@@ -442,10 +411,10 @@ class TaggingTask(Task):
         by_eid = {int(row["eid"]): row for row in scorer.rows}
         lines, rows, between = [], [], self._separator(split)
         for example in self.read(split):
-            found = self.prediction(example, [by_eid[example.eid]], split)
+            found = self.prediction(example, [by_eid[example.eid]])
             columns = [example.words, found["tags"]]
             if example.tags is not None:
-                right = self._written(example.tags, len(example.words), split)
+                right = self._written(example.tags, len(example.words))
                 columns.insert(1, right)
                 found["correct"] = right
             identity = {} if example.id is None else {"id": example.id}
@@ -463,10 +432,10 @@ class TaggingTask(Task):
         named = [*self.labels, *(word for e in self.read(split) for word in e.words)]
         return "\t" if is_tabbed or any(" " in one for one in named) else " "
 
-    def _written(self, tags: list[str], count: int, split: str | None) -> list[str]:
+    def _written(self, tags: list[str], count: int) -> list[str]:
         if self.is_plain:
             return [*tags, *[NO_TAG] * (count - len(tags))]
-        return self.notation_on(split).written(self.reading(tags), count)
+        return self.notation.written(self.reading(tags), count)
 
 
 def _class_of(tag: str) -> str:
@@ -492,8 +461,9 @@ class ChunkTask(TaggingTask):
         """The file of a split."""
         return Path(self.config.raw_data_dir(self.name)) / f"{split}.txt"
 
-    def layout_of(self, split: str, lines: list[str]) -> conll.Layout:
+    def layout_of(self, split: str) -> conll.Layout:
         """Words in the first column; a test set with fewer columns has no tags."""
+        lines = [*Source.of(self.required(split)).lines]
         found = conll.layout_of(lines)._replace(words=0, is_numbered=False, notes=())
         width = max(found.width, 2)
         if split == "test" and found.width < self._tagged_width():
@@ -504,11 +474,8 @@ class ChunkTask(TaggingTask):
         """The original's spans."""
         return spans_of(tags)
 
-    def notation_on(self, split: str | None) -> Notation:
-        """BIOES where a file has its letters."""
-        examples = self.read(split) if split else ()
-        letters = {tag[:2] for e in examples for tag in e.written}
-        return Notation("BIOES" if letters & {"E-", "S-"} else "IOB2")
+    def _written(self, tags: list[str], count: int) -> list[str]:
+        return Notation("IOB2").written(self.reading(tags), count)
 
 
 def spans_of(tags: Sequence[str]) -> list[Span]:

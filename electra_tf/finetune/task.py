@@ -82,28 +82,28 @@ class Scorer(ABC):
         """(metric, value), in the original's order."""
 
     def details(self) -> dict[str, Any]:
-        """What the results in JSON say beyond the metrics, such as each class."""
+        """Further results for JSON, such as the scores of each class."""
         return {}
 
     @property
-    @abstractmethod
     def is_degenerate(self) -> bool:
         """Whether all predictions are the same."""
+        return float(np.std(self.values("predictions"))) < 1e-4
 
 
 class Task(ABC):
-    """A task; subclasses say how its files are read and what its head is.
+    """A task; subclasses define how its files are read, its head and its scorer.
 
     Args:
       name: also the name of its directory and the prefix of its features.
 
     Attributes:
-      version: of a class of your own, what its features change with; None: the source
-        of its module.
+      version: of a class of your own: features are made anew when it changes; None:
+        when the source of its module does.
       main_metric: the metric that one training is better than another by; None: the
         first of its scorer.
-      stored: what a model that is not trained now was trained for; it rules.
-      reads: what it predicts for, a key of `inputs.FORMS`.
+      stored: the facts of a model that is not trained further; they take precedence.
+      reads: its kind of input, a key of `inputs.FORMS`.
     """
 
     reads = "texts"
@@ -130,7 +130,7 @@ class Task(ABC):
         # preprocessing.FeatureStore by digest, those that this run has made or opened.
         self.stores: dict[str, Any] = {}
         self._examples: dict[str, list[Any]] = {}
-        self._hashes: dict[str, str] = {}  # of splits as this run knows them
+        self._hashes: dict[str, str] = {}  # of splits, at their first use
 
     head: HeadSpec
 
@@ -144,30 +144,29 @@ class Task(ABC):
         return []
 
     def read(self, split: str) -> list[Any]:
-        """The `examples` of a split, which are read from its file once.
-
-        Raises `UserError` when the file is not the one that features or results
-        of this run are of.
-        """
+        """The `examples` of a split, which are read from its file once."""
         if split not in self._examples:
-            found = self.data_hash(split)
-            if self._hashes.get(split, found) != found:
-                raise UserError(
-                    f"{self.path(split)} has changed while this run works with it.\n"
-                    "Put back what it was, or start anew; what is trained is kept."
-                )
+            self.known_hash(split)
             self._examples[split] = self.examples(split)
-            self._hashes[split] = found
         return self._examples[split]
 
     def known_hash(self, split: str) -> str:
         """The `data_hash` of a split as this run first met it.
 
-        Whatever happens to the file then: a run has one answer to what it works with.
+        It stays the same if the file is changed while the run works.
         """
         if split not in self._hashes:
             self._hashes[split] = self.data_hash(split)
         return self._hashes[split]
+
+    def fingerprint(self, split: str) -> str:
+        """A hash of a split's data and of how examples and features are made of them.
+
+        Without hparams and vocabulary, which all tasks share.
+        """
+        settings = self.feature_settings(), self.tokenizer.config
+        text = f"{self.known_hash(split)} {json.dumps(settings, sort_keys=True)}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def feature_settings(self) -> dict[str, Any]:
         """What features follow from, beside data, vocabulary and shared hparams."""
@@ -201,7 +200,7 @@ class Task(ABC):
         """The data sets of a kind, "dev" or "test", which is optional."""
         if self.description:
             return [kind] if kind in self.description else []
-        return [kind] if kind == "dev" or self.path(kind).is_file() else []
+        return [kind] if kind == "dev" or self.is_there(kind) else []
 
     def path(self, split: str) -> Path:
         """The file of a split: that of the description, if the task has one."""
@@ -213,7 +212,7 @@ class Task(ABC):
         return self.path(split).is_file()
 
     def source(self, split: str) -> Source:
-        """The lines of a split's file; what is recognised of them is a remark."""
+        """The lines of a split's file; its recognised format is a remark."""
         return Source.of(self.required(split))._replace(
             delimiter=self.description.get("delimiter"),
             is_quoted=self.description.get("quoted"),
@@ -241,7 +240,7 @@ class Task(ABC):
         """A scorer for one data set."""
 
     def read_inputs(self, source: Source) -> Iterator[Input]:
-        """The inputs in a file of the user; goes with `input_example`."""
+        """The inputs in a file, for `input_example`."""
         raise UserError(f"{self.name} has no `read_inputs`, so it cannot read files.")
 
     def input_example(self, number: int, given: dict[str, Any]) -> Any:
@@ -261,17 +260,15 @@ class Task(ABC):
     def required(self, split: str) -> Path:
         """The file of a split, which must be there."""
         path = self.path(split)
-        if path.is_file():
-            return path
-        problem = "is a directory, not a file" if path.is_dir() else "does not exist"
-        raise UserError(
-            f"{self.name} needs {path}, which {problem}.\nPut the data of the task "
-            f"into {path.parent}."
-        )
+        if not path.is_file():
+            raise UserError(
+                f"{self.name} needs {path}, which does not exist or is not a file."
+            )
+        return path
 
 
 def without_files(description: Any, files: Collection[str] = FILES) -> Any:
-    """The description of a task without its files: what is in them has hashes."""
+    """The description of a task without its files, whose contents are hashed."""
     if not isinstance(description, Mapping):
         return description
     return {key: value for key, value in description.items() if key not in files}
@@ -280,8 +277,7 @@ def without_files(description: Any, files: Collection[str] = FILES) -> Any:
 class TaskFacts(NamedTuple):
     """The task of a fine-tuned model, without the data that it was trained on.
 
-    Kept beside its checkpoints: the names of labels above all, whose order no weight
-    tells.
+    Kept beside its checkpoints, above all for the names and the order of labels.
     """
 
     name: str

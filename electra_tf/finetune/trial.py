@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """One trial of a fine-tuning run: build, load, train in the shared loop, score.
 
-A trial has a run directory of its own, so a trial that was interrupted goes on where
-it was, and those that are finished are not made again.
+A trial has its own run directory: interrupted trials are resumed, finished ones are
+not repeated.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import math
@@ -28,7 +27,6 @@ from electra_tf.finetune.model import (
     TrainableFinetuningModel,
     build_finetuning_model,
     freeze,
-    load_all,
     load_encoder,
 )
 from electra_tf.finetune.task import Scorer, Task, check_trained_for, write_facts
@@ -37,24 +35,19 @@ from electra_tf.interop.checkpoint import FINETUNE, CheckpointInfo
 from electra_tf.paths import shown
 from electra_tf.storage.checkpoints import Checkpoints, StoredTensors, as_text
 from electra_tf.storage.lock import Lock
-from electra_tf.storage.manifest import (
-    CheckpointManifest,
-    DamagedCheckpointError,
-    read_checkpoint_manifest,
-)
+from electra_tf.storage.manifest import CheckpointManifest
 from electra_tf.storage.remote import fetch, put_folder
-from electra_tf.storage.remote_run import RunFolder, remove_run
+from electra_tf.storage.remote_run import RunFolder
 from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.train import loop, optimization
 from electra_tf.train import step as training_step
 from electra_tf.train.distribution import Placement
 from electra_tf.train.supervisor import StopRequest
 
-# In a trial's directory, what a training goes on from where the best weights stay.
+# In a trial's directory, the newest checkpoint of a training that keeps the best.
 TRAINING = "training"
-# Settings that a trial may be continued with others of: those of the shape are compared
-# by what they make, and a training that stopped on a number that is not finite may go
-# on by leaving such steps out.
+# Settings that may change when a trial continues: those of the shape are compared by
+# their effect, and a training that diverged may continue without such steps.
 _CHANGEABLE = ("model_size", "model_hparam_overrides", "on_nonfinite")
 
 
@@ -72,7 +65,7 @@ class Run:
 
     @functools.cached_property
     def initial_tensors(self) -> StoredTensors:
-        """The weights of `source`; what is to be said of foreign ones is said once."""
+        """The weights of `source`; notes on foreign ones are logged once."""
         return self.source.tensors(self.console.log)
 
     def check_stop(self) -> None:
@@ -90,12 +83,6 @@ def seed_of(config: FinetuningConfig, trial: int) -> int:
     return config.seed + trial - 1
 
 
-def num_train_steps(config: FinetuningConfig, num_examples: int) -> int:
-    """Steps of the run, as the original counts them: whole batches, times epochs."""
-    whole = -(-num_examples // config.train_batch_size)
-    return max(1, int(whole * config.num_train_epochs))
-
-
 def run_trial(
     run: Run, trial: int, done: files.TrialResult | None = None
 ) -> files.TrialResult:
@@ -110,7 +97,6 @@ def run_trial(
     config, seed = run.config, seed_of(run.config, trial)
     place, log = config.trial_dir(trial), run.console.log
     if done:
-        files.check_is_kept(place, trial, "predict the test set", "n_writes_test")
         check_trained_for(place, run.tasks)
     keras.backend.clear_session()
     if done:
@@ -147,15 +133,9 @@ def lacks_test_outputs(
 
 
 def _test_data(tasks: Sequence[Any]) -> dict[str, dict[str, str]]:
-    """Task -> test set -> what predictions on it are known by."""
-    found = {t.name: preprocessing.hashes(t, t.splits("test")) for t in tasks}
+    """Task -> test set -> its fingerprint."""
+    found = {t.name: {s: t.fingerprint(s) for s in t.splits("test")} for t in tasks}
     return {name: splits for name, splits in found.items() if splits}
-
-
-def discard_model(config: FinetuningConfig, trial: int) -> None:
-    """Removes the model of a trial whose results are written, if it is not to stay."""
-    if config.do_train and not config.keep_all_models and trial > 1:
-        remove_run(config.trial_dir(trial))
 
 
 def _wants_test_outputs(config: FinetuningConfig, trial: int) -> bool:
@@ -248,13 +228,13 @@ def _load(run: Run, trial: int, source: CheckpointInfo | None):
     if source is None:
         source = readers.find(config.trial_dir(trial), run.console.log)
     source.check(config, run.vocab, FINETUNE)
-    load_all(source, state.weights(), run.console.log)
+    source.tensors(run.console.log).assign_to(state.weights())
     run.console.log(f"Trial {trial}: weights from {source.origin}")
     return task.model, shown(source.origin)
 
 
 def _identity(run: Run, store) -> dict[str, Any]:
-    """What a training goes on with only if it is the same, beside `settings_of`."""
+    """Facts that must not change when a training continues, beside `settings_of`."""
     # Dropout as well: a trial is short enough to be made again.
     shape = dataclasses.asdict(run.config.model_config())
     del shape["attention_chunk_size"]  # It chooses between ways to compute the same.
@@ -281,7 +261,9 @@ def _train(run: Run, trial: int, lock: Lock, bucket: RunFolder):
     """Trains up to the end: (model, steps, seconds)."""
     config, console, folder = run.config, run.console, run.config.trial_dir(trial)
     store = preprocessing.features(config, run.tasks, "train", True)
-    steps = num_train_steps(config, len(store))
+    # As the original counts them: whole batches, times epochs.
+    whole = -(-len(store) // config.train_batch_size)
+    steps = max(1, int(whole * config.num_train_epochs))
     # Where the best weights stay, the trial's directory is theirs.
     place = os.path.join(folder, TRAINING) if config.keep == "best" else folder
     facts = {
@@ -324,45 +306,37 @@ def _train(run: Run, trial: int, lock: Lock, bucket: RunFolder):
     return task.model, state.step, time.monotonic() - started
 
 
-class _Assessment:
+class _Assessment(files.Evaluations):
     """Scores a training while it goes on, and keeps its best weights."""
 
     def __init__(self, run: Run, folder: str, state, best: Checkpoints | None):
+        super().__init__(folder, state.step, run.config.early_stopping_patience)
         self._run, self._state, self._best = run, state, best
-        self._evaluations = files.Evaluations(folder, state.step)
-        if best:
-            best.clear_partial()
-            # Those of a run that kept no best ones would be taken for the best.
-            for step in best.steps():
-                with contextlib.suppress(DamagedCheckpointError):
-                    stored = read_checkpoint_manifest(best.directory, step)
-                    _check_is_same(best, stored)
-
-    def is_over(self) -> bool:
-        """Whether nothing better has come for too long."""
-        return self._evaluations.is_over(self._run.config.early_stopping_patience)
+        # Those of a run that kept no best ones would be taken for the best.
+        if best and (stored := best.newest_intact()):
+            _check_is_same(best, stored)
 
     def is_due(self, at_end: bool) -> bool:
         """Whether the weights of this step are still to be scored."""
         every, step = self._run.config.eval_every_steps, self._state.step
-        if not every or not step or self._evaluations.has(step):
+        if not every or not step or self.has(step):
             return False
         return at_end or step % every == 0
 
     def __call__(self, step: int) -> bool:
         """Scores this step's weights; returns whether the training should end."""
-        run, found, scores = self._run, self._evaluations, {}
+        run, scores = self._run, {}
         for *_, name, scorer in _scorers(run, self._state.model, "dev"):
             scores[name] = dict(scorer.get_results())
             run.console.log(f"Step {step}: {name}: {files.scores_text(scores[name])}")
         main = main_score(run.tasks, scores)
         if self._best and not math.isfinite(main):
             run.console.log("No score is defined on the dev set; the loss decides.")
-        if self._best and found.is_better(main, scores):
+        if self._best and self.is_better(main, scores):
             self._best.save(step, self._state.weights())
-        found.add(step, main, scores)
+        self.add(step, main, scores)
         if self.is_over():
-            best = found.best()["step"]
+            best = self.best()["step"]
             run.console.log(f"Ended early at step {step}; step {best} is the best.")
         return self.is_over()
 
@@ -370,51 +344,47 @@ class _Assessment:
         """Takes the best weights, if those are to stay."""
         if not self._best:
             return
-        step = self._evaluations.best()["step"]
-        try:
-            best = self._best.verify(step)
-        except DamagedCheckpointError as error:
+        step, saved = self.best()["step"], self._best.newest_intact()
+        if not saved or saved.step != step:
             raise UserError(
-                f"{self._best.prefix(step)}, the best weights of the trial, cannot be "
-                f"read: {error}.\nPut them back, or {self._best.advice}.",
+                f"{self._best.prefix(step)}, the best weights of the trial, is missing."
+                f"\nPut it back, or {self._best.advice}.",
                 EXIT_DAMAGED,
-            ) from None
-        self._best.restore(best, self._state.weights())
+            )
+        self._best.restore(saved, self._state.weights())
         self._run.console.log(f"The weights of step {step} stay, the best.")
 
 
 def _train_to_end(run, trial, store, task, state, checkpoints, steps, assess) -> None:
     config, placement = run.config, run.placement
     every, seed = config.eval_every_steps, seed_of(config, trial)
-    is_compiled, lengths = placement.jit_compile, store.lengths
+    is_compiled = placement.jit_compile
     buckets = batches.training_buckets(
-        config, lengths, steps=steps, seed=seed, is_compiled=is_compiled
+        config, store.lengths, steps=steps, seed=seed, is_compiled=is_compiled
     )
     by_length = placement.is_one_cpu and not is_compiled and len(buckets) > 1
     parts = config.gradient_accumulation_steps
     if by_length:
-        parts = batches.num_parts(config, lengths, seed=seed)
+        parts = batches.num_parts(config, store.lengths, seed=seed)
     step = training_step.TrainingStep(
         task, state, placement, seed=seed, accumulation=parts
     )
+    lengths = ", ".join(map(str, buckets))
     computed = f", computed in {parts} parts by length" * (by_length and parts > 1)
-    shown = ", ".join(map(str, buckets))
-    run.console.log(f"Batches are padded to {shown} tokens{computed}.")
+    run.console.log(f"Batches are padded to {lengths} tokens{computed}.")
 
     def batches_from(start: int):
-        def dataset(context):
-            return batches.make_dataset(
-                store,
-                batch_size=config.train_batch_size,
-                seed=seed,
-                start_step=start,
-                num_replicas=placement.num_replicas,
-                replica_slice=(context.input_pipeline_id, context.num_input_pipelines),
-                length_buckets=buckets,
-                by_length=by_length,
-            )
-
-        return iter(placement.strategy.distribute_datasets_from_function(dataset))
+        dataset = batches.make_dataset(
+            store,
+            batch_size=config.train_batch_size,
+            seed=seed,
+            start_step=start,
+            num_replicas=placement.num_replicas,
+            length_buckets=buckets,
+            by_length=by_length,
+        )
+        distribute = placement.strategy.distribute_datasets_from_function
+        return iter(distribute(lambda context: dataset))
 
     training = loop.Loop(
         step,
@@ -434,8 +404,6 @@ def main_score(
     tasks: Sequence[Task], scores: Mapping[str, Mapping[str, float]]
 ) -> float:
     """The mean of the tasks' main metrics on their (first) dev sets."""
-    of_tasks = (scores[task.name] for task in tasks)
     return statistics.fmean(
-        found[task.main_metric or next(iter(found))]
-        for task, found in zip(tasks, of_tasks, strict=True)
+        scores[t.name][t.main_metric or next(iter(scores[t.name]))] for t in tasks
     )

@@ -305,11 +305,11 @@ def read_trial(
     found = readers.find(str(folder), silent)
     found.check(config, vocab, FINETUNE)
     startup.import_tensorflow()
-    from electra_tf.finetune.model import build_finetuning_model, load_all
+    from electra_tf.finetune.model import build_finetuning_model
 
     model = build_finetuning_model(config, facts, dtype=precision)
     weights = {v.path: v.value for v in model.variables}
-    load_all(found, weights, silent)
+    found.tensors(silent).assign_to(weights)
     return FinetunedModel(config, vocab, facts, model, found.origin)
 
 

@@ -14,7 +14,7 @@ import electra_tf
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
 from electra_tf.export import formats
-from electra_tf.finetune.model import build_finetuning_model, load_all, load_encoder
+from electra_tf.finetune.model import build_finetuning_model, load_encoder
 from electra_tf.finetune.run import hparams_of
 from electra_tf.finetune.task import HeadSpec
 from electra_tf.interop import huggingface, readers
@@ -225,16 +225,3 @@ def test_refusals_do_not_import_tensorflow(data, model, tmp_path):
         done = finetune(data, "never", given, env={"PYTHONPATH": str(tmp_path)})
         assert done.returncode == 2, done.stdout + done.stderr
         assert words in done.stderr and "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("there", "words"), [(["sts", "rte"], "only on rte, sts"), ([], "on no task")]
-)
-def test_model_of_other_tasks_is_not_evaluated(there, words):
-    names = ["electra/embeddings", *(f"task_specific/{name}/bias" for name in there)]
-    tensors = types.SimpleNamespace(shapes=dict.fromkeys(names, (2,)))
-    model = types.SimpleNamespace(origin="M", tensors=lambda log: tensors)
-    wanted = dict.fromkeys(["task_specific/cola/bias", "task_specific/sts/bias"])
-    missing = "cola" if there else "cola, sts"
-    with pytest.raises(UserError, match=f"M is not fine-tuned on {missing}, {words}"):
-        load_all(model, wanted, print)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from electra_tf.errors import UserError
 from electra_tf.finetune import preprocessing, trial
 from electra_tf.finetune.results import TrialResult
 from electra_tf.storage.manifest import verify_folder
@@ -64,15 +63,6 @@ def test_file_edited_during_a_run(tmp_path):
         len(dev_features(anew)) == 2 and dev_features(anew).digest != before[0].digest
     )
     assert preprocessing.data_facts(anew[0].config, anew) != before[1]
-
-
-def test_file_edited_after_its_features_were_loaded(tmp_path):
-    dev_features(own_tasks(tmp_path, FILES))
-    tasks = own_tasks(tmp_path, FILES)
-    dev_features(tasks)  # from disk: the file is not read
-    write_files(tmp_path, EDITED)
-    with pytest.raises(UserError, match="dev.csv has changed while this run"):
-        tasks[0].read("dev")
 
 
 def test_features_depend_on_the_content_of_files_alone(tmp_path):

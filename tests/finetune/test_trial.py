@@ -68,15 +68,16 @@ def test_trial_continues_when_its_initial_model_was_moved(tmp_path):
 
 def test_best_step_and_patience(tmp_path):
     found = Evaluations(tmp_path, 0)
-    assert not found.is_over(1)
+    assert not found.is_over()
     for step, score in ((10, 50.0), (20, 70.0), (30, 70.0), (40, math.nan)):
         scores = {"rte": {"accuracy": score}}
         assert found.is_better(score, scores) == (step in (10, 20))
         found.add(step, score, scores)
     assert found.best()["step"] == 20
-    assert found.is_over(2) and not found.is_over(3) and not found.is_over(0)
-    again = Evaluations(tmp_path, 40)
-    assert again.rows == found.rows and again.has(40) and again.is_over(2)
+    for patience in range(4):
+        again = Evaluations(tmp_path, 40, patience)
+        assert again.rows == found.rows and again.has(40)
+        assert again.is_over() == (patience in (1, 2))
     # Resumed from step 25: later scores are dropped.
     earlier = Evaluations(tmp_path, 25)
     assert [row["step"] for row in earlier.rows] == [10, 20] and not earlier.has(30)

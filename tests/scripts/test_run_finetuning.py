@@ -216,13 +216,13 @@ def test_models_without_scores_are_kept(data):
     given |= {"keep_all_models": False}
     models = data / "models" / "unscored" / "finetuning_models"
     alone = given | {"do_train": False}
-    refused(fork(data, "unscored", alone), 2, "the model of trial 1", "Train it first")
+    refused(fork(data, "unscored", alone), 2, "cola_model_1")
     succeed(data, "unscored", given | {"do_eval": False})
     assert {path.name for path in models.iterdir()} == {"cola_model_1", "cola_model_2"}
     succeed(data, "unscored", given)
     assert [path.name for path in models.iterdir()] == ["cola_model_1"]
     run = fork(data, "unscored", alone)
-    refused(run, 2, "the model of trial 2", "cola_model_2", "set num_trials to 1")
+    refused(run, 2, "cola_model_2")
 
 
 def test_folders_of_the_user_are_not_used_for_a_trial(data, tmp_path):
