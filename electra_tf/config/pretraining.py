@@ -32,7 +32,6 @@ from electra_tf.config.objectives import (
     ORIGINAL_NAMES,
     GeneratorKind,
     OriginalHparams,
-    overridden,
     translated,
 )
 from electra_tf.config.run import RunConfig, check_heads, run_directory
@@ -98,7 +97,7 @@ def _generators(fits: Callable[[GeneratorKind], bool]) -> dict[str, Any]:
 _MASKING = _generators(lambda kind: kind.predicts == "masked")
 _OWN_ENCODERS = _generators(lambda kind: kind.has_own_encoders)
 _SIZE: Any = {"applies_to": _OWN_ENCODERS, "if_idle": "ignore"}
-_LEARNS, _SAMPLES = _without("frozen_generator"), _without("mlm")
+_LEARNS, _SAMPLES = _without("frozen_generator"), _without("mlm", "two_tower")
 _OWN_LEARNS = _OWN_ENCODERS | _LEARNS
 _LOGITS = _SAMPLES | {"generator": [*(GENERATORS.keys() - {"uniform"})]}
 _MASKS_SOME, _RARE = _without("two_tower"), _without("electric", "two_tower")
@@ -192,7 +191,9 @@ class PretrainingConfig(RunConfig):
     rare_mask_power: float = setting(
         0.0, "Mask tokens in proportion to count ** -power.", ">= 0 and <= 2", _RARE
     )
-    intact_share: float = setting(0.2, "Sequences that stay intact.", SHARE, _SENTENCE)
+    intact_share: float = setting(
+        0.2, "Sequences that stay intact.", ">= 0 and < 1", _SENTENCE
+    )
     sentence_weight: float = setting(
         1.0, "Weight of the loss on whole sequences.", ">= 0", _SENTENCE
     )
@@ -447,15 +448,16 @@ class PretrainingConfig(RunConfig):
         return found
 
     @classmethod
-    def explicit(cls, hparams, config) -> dict[str, Any]:
-        """See `RunConfig.explicit`; without the original's booleans."""
-        config = overridden(cls.checked(config or {}, "--config"), hparams)
-        if (hparams or {}).get("phases") != []:
-            # A saved config has what its phases say. As settings of the run, those
-            # would be for other phases that --hparams gives.
-            idle = _said_by_phases(config)
-            config = {k: v for k, v in config.items() if k not in idle or v != idle[k]}
-        explicit = translated(super().explicit(hparams, config))
+    def _merged(cls, first: dict[str, Any], then: dict[str, Any]) -> dict[str, Any]:
+        """See `RunConfig._merged`; without the original's booleans."""
+        first = translated(first)
+        then = translated(then, first)
+        if then.get("phases") != []:
+            # A saved config has the last phase's values as the run's, too. They would
+            # contradict other phases that --hparams gives.
+            idle = _said_by_phases(first)
+            first = {k: v for k, v in first.items() if k not in idle or v != idle[k]}
+        explicit = super()._merged(first, then)
         for name, value in _said_by_phases(explicit).items():
             if (given := explicit.pop(name, value)) != value:
                 raise UserError(
@@ -622,31 +624,9 @@ def _conflicts(c: PretrainingConfig) -> Iterator[tuple[str, str]]:
     if c.generator == "mixture" and (c.temperature != 1 or c.disallow_correct):
         reason = "samples must be of the mixture's own distribution"
         yield "generator temperature disallow_correct", reason
-    if c.objective == "two_tower" and (c.temperature != 1 or c.disallow_correct):
-        yield "objective temperature disallow_correct", "no samples are drawn"
-    if c.objective == "electra_sentence" and c.intact_share == 1:
-        yield "objective intact_share", "nothing would ever be replaced"
-    kind = OBJECTIVES[c.objective]
-    learns_sentences = c.objective == "electra_sentence" and c.sentence_weight > 0
-    if c.disc_weight == 0 and not (
-        kind.is_originals or not kind.main_network or learns_sentences
-    ):
-        reason = "the main network, or its discriminator, would not learn"
-        yield "objective disc_weight", reason
-    if c.gen_weight == 0 and c.objective in ("two_stage", "adversarial"):
-        yield "objective gen_weight", "the generator would not learn"
     if c.embedding_sharing == "disentangled" and c.generator != "masked_lm":
         reason = "it needs a discriminator beside a\ngenerator that is a masked LM"
         yield "embedding_sharing objective generator", reason
-    losses = {
-        "gen_weight": GENERATORS[c.generator].predicts != "none",
-        "disc_weight": bool(kind.heads),
-        "sentence_weight": c.objective == "electra_sentence",
-    }
-    weights = [weight for weight, has_parameters in losses.items() if has_parameters]
-    if not any(getattr(c, weight) for weight in weights):
-        names = " ".join([*weights, "objective generator"])
-        yield names, "nothing would be learned"
     shape = c.generator_config()
     is_empty = min(shape.hidden_size, shape.num_hidden_layers) < 1
     if c.uses_generator_config and is_empty:

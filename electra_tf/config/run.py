@@ -157,7 +157,11 @@ class RunConfig(metaclass=_Resolved):
     ) -> dict[str, Any]:
         """What a user has set, each value checked by itself; as `from_hparams`."""
         first = cls.checked(config or {}, "--config")
-        then = cls.checked(hparams or {}, "--hparams")
+        return cls._merged(first, cls.checked(hparams or {}, "--hparams"))
+
+    @classmethod
+    def _merged(cls, first: dict[str, Any], then: dict[str, Any]) -> dict[str, Any]:
+        """The checked hparams of --config, overridden by those of --hparams."""
         roles = {
             field.name: field.metadata["role"] for field in dataclasses.fields(cls)
         }

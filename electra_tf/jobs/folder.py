@@ -159,8 +159,7 @@ def _state(
             "makes.\nNothing is overwritten: name another folder, or remove this one."
         )
     state = read_json(Path(path, name), "Name another folder, or remove this one.")
-    stored = dict(_flat(state.get("settings") or {}))
-    if changed := differences(stored, dict(_flat(settings))):
+    if changed := differences(state.get("settings") or {}, settings):
         raise UserError(
             f"{path} was made with other settings: {as_text(changed)}.\nNothing is "
             "overwritten: name another folder, or give the settings of before."
@@ -172,12 +171,3 @@ def _state(
                 f"manifest lists {file['bytes']}.\nRestore it, or name another folder."
             )
     return state
-
-
-def _flat(settings: dict, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the names and values of settings; a: b is b inside a."""
-    for name, value in settings.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}: ")
-        else:
-            yield prefix + name, value

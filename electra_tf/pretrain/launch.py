@@ -18,7 +18,6 @@ from electra_tf.console import Console
 from electra_tf.data import record_index
 from electra_tf.pretrain import shards
 from electra_tf.storage.checkpoints import Checkpoints
-from electra_tf.storage.files import cannot_write
 from electra_tf.storage.lock import Lock
 from electra_tf.storage.remote import check_writable
 from electra_tf.storage.remote_run import RunFolder
@@ -59,14 +58,11 @@ def main(
     )
 
     def before_save() -> None:
-        """Says in config.json what the checkpoints beside it are made with."""
+        """Updates the config.json beside the checkpoints."""
         lock.check()
         path = Path(config.model_dir) / "config.json"
         start = {"init_checkpoint": checkpoints.settings["init_checkpoint"]}
-        try:
-            dataclasses.replace(config, **start).save(str(path))
-        except OSError as error:
-            raise cannot_write(path, error) from error
+        dataclasses.replace(config, **start).save(str(path))
 
     checkpoints = Checkpoints(
         config.model_dir,

@@ -240,11 +240,6 @@ def evaluation_metrics(metrics: Sequence[Metric], sums: Sums) -> dict[str, float
     return {m.name: float(m.evaluation(sums)) for m in metrics if m.evaluation}
 
 
-def training_metrics(metrics: Sequence[Metric], sums: Sums) -> dict[str, np.ndarray]:
-    """The values of metrics in single training steps, from the sums of each."""
-    return {m.name: m.training(sums) for m in metrics if m.training}
-
-
 def tables() -> str:
     """The tables of docs/metrics.md: all metrics, and all alarms."""
     metrics = (*ALL_METRICS, *STEP_METRICS)

@@ -383,7 +383,7 @@ class TrainablePretrainer:
 
     def training_metrics(self, sums: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Metrics of single steps, of the batch as it was trained on, with dropout."""
-        return metrics.training_metrics(self.metrics, sums)
+        return {m.name: m.training(sums) for m in self.metrics if m.training}
 
     def evaluation_sums(
         self, batch: dict[str, tf.Tensor], weights: LossWeights | None = None

@@ -9,11 +9,9 @@ told by its number; so a run that was interrupted anywhere goes on in the right 
 from __future__ import annotations
 
 import functools
-import html
 import os
-import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,13 +41,6 @@ from electra_tf.train.supervisor import Cluster, StopRequest
 
 # How many passages are shown.
 PASSAGES = 3
-_LEGEND = (
-    "**original→replacement, how likely it is replaced to the discriminator**; "
-    "*a token that is as it was, and more likely replaced than not to it*"
-)
-
-# (token, probability that it was replaced[, what the generator put there]) of each.
-Passage = Sequence[Sequence]
 
 
 class Run(NamedTuple):
@@ -148,18 +139,13 @@ def _draw_curves(run: Run) -> None:
     rows, picture = folder / "metrics.jsonl", folder / "loss_curves.png"
     if not rows.is_file():  # a model of the original that had all of its steps
         return
-    missing = curves.plot_curves(
+    curves.plot_curves(
         rows,
         picture,
         f"Pre-training of {config.model_name}",
         run.state.model.objective.metrics,
         history.switches(config.to_dict()),
     )
-    if missing:
-        run.console.log(
-            f"Note: {rows} lacks {missing:,} of the {step:,} steps: they were made "
-            "elsewhere, or the file was cut or removed."
-        )
     run.console.log(f"Checkpoint {run.checkpoints.prefix(step)}, curves {picture}")
 
 
@@ -168,7 +154,7 @@ def evaluate(run: Run, start) -> int:
     config, data, placement, state, checkpoints, console = run
     step, saved = None, start.saved
     if saved:
-        saved = checkpoints.restore_newest(saved, state.weights())
+        checkpoints.restore(saved, state.weights(), partial=True)
         checkpoint, step = checkpoints.prefix(saved.step), saved.step
     elif start.original:
         checkpoint = start.original.origin
@@ -230,25 +216,13 @@ def describe(run: Run, start) -> int:
         console.log(
             f"Compute: {total:.2e} FLOPs, {total / config.num_train_steps:.2e} a step"
         )
-    plan = _plan(run, start)
-    console.log(f"Dry run: this command would {plan}. Nothing was written.")
+    else:
+        # Other workers than the chief know neither, and print nothing.
+        origin = start.original and start.original.origin
+        place = checkpoints.prefix(saved.step) if saved else origin
+        console.log(f"Weights to evaluate: {place}")
+    console.log("Dry run: nothing was written.")
     return EXIT_OK
-
-
-def _plan(run: Run, start) -> str:
-    """What the command of a dry run would do."""
-    config, saved = run.config, start.saved
-    # Other workers than the chief know neither, and print nothing.
-    origin = start.original and start.original.origin
-    if config.do_eval:
-        return f"evaluate {run.checkpoints.prefix(saved.step) if saved else origin}"
-    if saved and saved.step >= config.num_train_steps:
-        return f"do nothing: {saved.step} of {config.num_train_steps} steps are made"
-    if saved or origin:
-        return f"continue {f'at step {saved.step}' if saved else f'from {origin}'}"
-    if config.init_checkpoint:
-        return f"start with the weights of {config.init_checkpoint}"
-    return "start anew"
 
 
 def batches_of(
@@ -275,7 +249,6 @@ def batches_of(
             batch_size=part.train_batch_size if training else part.eval_batch_size,
             num_replicas=placement.num_replicas,
             replica_slice=(context.input_pipeline_id, context.num_input_pipelines),
-            in_graph=placement.is_read_elsewhere,
             **options,
         )
 
@@ -292,7 +265,7 @@ def check_data(
     """Checks batches and data of all phases that are not over; logs what there is.
 
     Raises `UserError` for a batch that the devices cannot divide, and for data that
-    are not there, damaged, do not fit or cannot be read where they are to be read.
+    are missing, damaged or do not fit.
 
     Args:
       done: the steps that the run has behind it.
@@ -309,14 +282,11 @@ def check_data(
         part = phase.config
         if len(config.run_phases()) > 1:
             console.log(f"{phase}, {joined(part.pretrain_tfrecords)}")
-        sources = [data.open(part)]
         steps = (_rows(config, phase, step) for step in (done, phase.end))
-        for line in sources[0].describe(*steps):
+        for line in data.open(part).describe(*steps):
             console.log(f"Data: {line}")
         if config.eval_every_steps or config.sample_steps:
-            sources.append(data.open(part, training=False))
-        for source in sources if placement.is_read_elsewhere else ():
-            source.only_part()
+            data.open(part, training=False)
     return ahead
 
 
@@ -439,7 +409,7 @@ def _pauses(run: Run, phase: Phase, stop: StopRequest) -> list[loop.Pause]:
             one = {"batch_size": PASSAGES, "num_batches": 1}
             return next(iter(data.dataset(part, False, **one)))
 
-        journal = Journal(config.model_dir, SAMPLES, "samples", *begin)
+        journal = Journal(config.model_dir, SAMPLES, None, *begin)
         samples = Samples(task, passages, data.vocab, journal)
         pauses.append(loop.Pause(every, samples, is_saved=False))
     return pauses
@@ -469,9 +439,9 @@ def _catch_up(run: Run, stop: StopRequest) -> bool:
 
 
 class Samples:
-    """Lets the generator replace tokens of passages and asks the discriminator.
+    """Writes passages with the generator's tokens to samples.jsonl.
 
-    Writes samples.jsonl, and what TensorBoard shows as text of the run "samples".
+    Each token comes with the discriminator's probability that it was replaced.
 
     Args:
       task: a TrainablePretrainer, whose weights are those of the step.
@@ -506,12 +476,12 @@ class Samples:
             return False  # two_stage has no discriminator yet
         arrays = [x.numpy() for x in (batch["input_ids"], ids, probs)]
         passages = [self._passage(*row) for row in zip(*arrays, strict=True)]
-        row = {"step": step, "passages": passages}
-        self.journal.add([row], to_markdown(passages))
+        self.journal.add([{"step": step, "passages": passages}])
         self.journal.sync()
         return False
 
     def _passage(self, ids: np.ndarray, corrupted: np.ndarray, probs: np.ndarray):
+        """[token, probability that it was replaced, any replacement] of each token."""
         vocab, passage = self._vocab, []
         hidden = vocab.pad_id, vocab.cls_id, vocab.sep_id
         for old, new, probability in zip(ids, corrupted, probs.tolist(), strict=True):
@@ -520,24 +490,3 @@ class Samples:
             replacement = [vocab.tokens[new]] if new != old else []
             passage.append([vocab.tokens[old], round(probability, 4), *replacement])
         return passage
-
-
-def to_markdown(passages: Sequence[Passage]) -> str:
-    """The passages for TensorBoard."""
-    lines = [_LEGEND]
-    for passage in passages:
-        words = []
-        for token, probability, *replacement in passage:
-            shown = _plain(token)
-            if replacement:
-                shown = f"**{shown}→{_plain(replacement[0])} {probability:.0%}**"
-            elif probability > 0.5:
-                shown = f"*{shown} {probability:.0%}*"
-            words.append(shown)
-        lines.append(" ".join(words))
-    return "\n\n".join(lines)
-
-
-def _plain(token: str) -> str:
-    """A token that means nothing in Markdown or HTML."""
-    return re.sub(r"([\\`*_{}\[\]()#+\-.!|~])", r"\\\1", html.escape(token))

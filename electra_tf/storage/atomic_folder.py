@@ -24,18 +24,11 @@ def check_free(output_dir: str | os.PathLike) -> None:
     In a bucket it must be writable, too.
     """
     path = Path(output_dir)
-    found, advice = [], "Give a new or empty --output-dir."
-    if remote.is_remote(path):
-        found = sorted(remote.listing(path))
-        if found and MANIFEST not in found:
-            advice = f"It has no {MANIFEST}: an upload broke off. {advice}"
-    elif path.is_dir():
-        found = sorted(os.listdir(path))
-    elif path.exists():
-        found = ["it is a file"]
+    found = ["it is a file"] if path.is_file() else remote.names_in(path)
     if found:
         raise UserError(
-            f"{path} is in use already ({found[0]}); nothing is overwritten.\n{advice}",
+            f"{path} is in use already ({found[0]}); nothing is overwritten.\n"
+            "Give a new or empty --output-dir.",
             EXIT_CANNOT_WRITE,
         )
     if remote.is_remote(path):

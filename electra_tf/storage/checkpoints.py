@@ -235,23 +235,6 @@ class Checkpoints:
             )
         stored.assign_to(variables)
 
-    def restore_newest(
-        self, manifest: CheckpointManifest, variables: Mapping[str, Any]
-    ) -> CheckpointManifest:
-        """As `restore`, where the training may go on beside it; returns what it took.
-
-        The checkpoint may have been removed meanwhile for a newer one.
-        """
-        while True:
-            try:
-                self.restore(manifest, variables, partial=True)
-                return manifest
-            except UserError:
-                newest = self.newest_intact()
-                if newest is None or newest.step <= manifest.step:
-                    raise
-                manifest = newest
-
     def save(self, step: int, variables: Mapping[str, Any]) -> None:
         """Writes the checkpoint of `step`; a no-op when that step is saved already.
 
@@ -369,12 +352,24 @@ def differences(
     old: Mapping[str, Any], new: Mapping[str, Any]
 ) -> list[tuple[str, Any, Any]]:
     """(key, old value, new value) wherever the two differ; first what both have."""
+    old, new = flat(old), flat(new)
     keys = sorted(set(old) | set(new), key=lambda k: (k not in old or k not in new, k))
     return [
         (key, old.get(key), new.get(key))
         for key in keys
         if old.get(key) != new.get(key)
     ]
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested values by names such as "tasks: mine: text_a"."""
+    found = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            found |= flat(value, f"{prefix}{name}: ")
+        else:
+            found[prefix + name] = value
+    return found
 
 
 def as_text(found: list[tuple[str, Any, Any]]) -> str:
