@@ -112,7 +112,7 @@ def parts_of(
     if what not in (None, *there) or not there:
         raise UserError(
             f"{source.name} is {source.pretrainer.objective.model}: it has no "
-            f"{what or 'part'} to export.\n--format {format} has --what "
+            f"{what or 'part'} for --format {format}.\nThat format has --what "
             f"{', '.join(there) or '(nothing)'}."
         )
     return [what] if what else there

@@ -270,7 +270,7 @@ NO_MODELS = {
 
 
 @pytest.mark.parametrize("kind", NO_MODELS)
-def test_what_is_no_model_is_named(kind, tmp_path):
+def test_paths_without_a_model_are_explained(kind, tmp_path):
     make, *texts = NO_MODELS[kind]
     refused(make(tmp_path) or tmp_path, EXIT_CONFIG, *texts, vocab_file=None)
 
