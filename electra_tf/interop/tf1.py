@@ -239,10 +239,10 @@ def _not_in_original(stored: StoredModel) -> list[str]:
             tokenizer.do_lower_case and not strips
         ),
         f"the original has no objective {objective}": (
-            not OBJECTIVES[objective].is_originals
+            not OBJECTIVES[objective].is_original
         ),
         f"the original has no {generator} generator": (
-            not GENERATORS[generator].is_originals
+            not GENERATORS[generator].is_original
         ),
         "the original has no embedding_sharing disentangled": (
             config.embedding_sharing == "disentangled"
