@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objectives and kinds of generator: what must be known of each without building it.
+"""Facts about objectives and generators, available without building them.
 
 A new objective is a class in electra_tf/pretrain/ (`objectives.Objective` is the
 contract) and a row of `OBJECTIVES`; a new generator a class in
@@ -27,24 +27,24 @@ MIXTURE_GATE = "generator_mixture"
 
 
 class GeneratorKind(NamedTuple):
-    """What is known of a kind of generator.
+    """Facts about a kind of generator.
 
     Attributes:
       implementation: the class in electra_tf.pretrain.generators.
-      objectives: those it can be trained with; the first is the one that its weights
-        are taken for where nothing else says it.
-      is_originals: whether the original has it.
+      objectives: those it can be trained with; the first is inferred from its weights
+        if nothing else names one.
+      is_original: whether the original has it.
       encoders: scopes of its encoders' weights.
       head: scope of its other weights, None if it has none.
       gate: scope of the weights that mix its depths, None if it has one depth.
-      needs_token_counts: whether it must know how often each token is in the data.
+      needs_token_counts: whether it needs the count of each token in the data.
       predicts: the share of positions that its softmax over the vocabulary is computed
         at: "masked", "all" or "none".
     """
 
     implementation: str
     objectives: tuple[str, ...]
-    is_originals: bool = True
+    is_original: bool = True
     encoders: tuple[str, ...] = ()
     head: str | None = None
     gate: str | None = None
@@ -68,7 +68,7 @@ def mixture_depths(layers: int) -> tuple[int, ...]:
 
 
 def original_of_generator(name: str) -> dict[str, bool]:
-    """The original's booleans as they are with a kind of generator."""
+    """The original's booleans for a kind of generator."""
     kinds = {f"{kind}_generator": name == kind for kind in ("uniform", "two_tower")}
     return kinds | {"untied_generator": name != "tied"}
 
@@ -84,7 +84,7 @@ GENERATORS = {
     "mixture": GeneratorKind(
         "MixtureGenerator",
         ("electra", "corrective_lm", "multi_choice"),
-        is_originals=False,
+        is_original=False,
         encoders=("generator",),
         head=MASKED_LM_HEAD,
         gate=MIXTURE_GATE,
@@ -108,7 +108,7 @@ GENERATORS = {
     "unigram": GeneratorKind(
         "UnigramGenerator",
         (*_ANY, "electric"),
-        is_originals=False,
+        is_original=False,
         head="unigram_generator",
         needs_token_counts=True,
     ),
@@ -131,14 +131,14 @@ CONTRAST_HEAD = "contrast_head"  # of any objective with contrastive_weight
 
 
 class ObjectiveKind(NamedTuple):
-    """What is known of an objective.
+    """Facts about an objective.
 
     Attributes:
       implementation: "module:Class" in electra_tf.pretrain.
-      is_originals: whether the original has it.
+      is_original: whether the original has it.
       generator: the usual one.
-      presets: what else it sets, unless that is set by hand.
-      needs: what it sets and nothing else may set otherwise.
+      presets: other hparams that it sets, unless they are set by hand.
+      needs: hparams that it sets and that must not have another value.
       main_network: whether there is an encoder beside the generator's own ones (of
         masked language modeling: the one that it is).
       heads: scopes of the weights that are neither an encoder's nor the generator's.
@@ -148,7 +148,7 @@ class ObjectiveKind(NamedTuple):
     """
 
     implementation: str
-    is_originals: bool = False
+    is_original: bool = False
     generator: str = "masked_lm"
     presets: dict[str, Any] = {}
     needs: dict[str, Any] = {}
@@ -158,7 +158,7 @@ class ObjectiveKind(NamedTuple):
 
 
 def original_of_objective(name: str) -> dict[str, bool]:
-    """The original's booleans as they are with an objective."""
+    """The original's booleans for an objective."""
     is_electra = name not in ("electric", "mlm", "two_tower")
     return {"electra_objective": is_electra, "electric_objective": name == "electric"}
 
@@ -233,7 +233,7 @@ def by_heads(scopes: set[str]) -> str | None:
 
 @dataclasses.dataclass(frozen=True)
 class OriginalHparams:
-    """The booleans; `translated` gives what they stand for."""
+    """The booleans; `translated` replaces them."""
 
     electra_objective: bool = identity(True, "`objective` electra; false: mlm.")
     electric_objective: bool = identity(False, "`objective` electric.")

@@ -373,7 +373,7 @@ class PretrainingConfig(RunConfig):
         return shape
 
     def identity(self) -> dict[str, Any]:
-        """What makes a run the run that it is, as far as it applies to it."""
+        """The facts that identify a run, without hparams that have no effect."""
         return applicable(type(self), super().identity())
 
     def settings(self) -> dict[str, Any]:
@@ -412,7 +412,7 @@ class PretrainingConfig(RunConfig):
     def phase_at(self, step: int) -> Phase:
         """The phase that a step belongs to, the first being 0; the last after the end.
 
-        What `step - 1` belongs to has made the state of `step`.
+        The phase of `step - 1` made the state of `step`.
         """
         return self.phases_ahead(step)[0]
 
@@ -422,11 +422,11 @@ class PretrainingConfig(RunConfig):
         return [phase for phase in parts if phase.end > step or phase is parts[-1]]
 
     def notes(self) -> list[str]:
-        """What a user should be told before a run starts; not errors."""
+        """Notes for the user before a run starts."""
         found = [
             f"{field.name} is {show(value)}, without effect with {name} "
             f"{getattr(self, name)}"
-            for field, name, value in _changed_in_vain(self)
+            for field, name, value in _set_without_effect(self)
             if field.metadata["if_idle"] == "note"
         ]
         for name in ("temperature", "disallow_correct"):
@@ -449,16 +449,16 @@ class PretrainingConfig(RunConfig):
 
     @classmethod
     def _merged(cls, first: dict[str, Any], then: dict[str, Any]) -> dict[str, Any]:
-        """See `RunConfig._merged`; without the original's booleans."""
+        """As in `RunConfig`, without the original's booleans."""
         first = translated(first)
         then = translated(then, first)
         if then.get("phases") != []:
             # A saved config has the last phase's values as the run's, too. They would
             # contradict other phases that --hparams gives.
-            idle = _said_by_phases(first)
+            idle = _common_to_phases(first)
             first = {k: v for k, v in first.items() if k not in idle or v != idle[k]}
         explicit = super()._merged(first, then)
-        for name, value in _said_by_phases(explicit).items():
+        for name, value in _common_to_phases(explicit).items():
             if (given := explicit.pop(name, value)) != value:
                 raise UserError(
                     f"{name} {show(given)} has no effect: each phase has its own, and "
@@ -535,7 +535,7 @@ class PretrainingConfig(RunConfig):
         return dataclasses.replace(config, **last, phases=phases)
 
     def _check_together(self) -> None:
-        """See `RunConfig`; those of each phase, too."""
+        """As in `RunConfig`, for each phase as well."""
         stages = self.objective == "two_stage"
         for part in self.run_phases() if self.phases and not stages else ():
             try:
@@ -552,7 +552,7 @@ class PretrainingConfig(RunConfig):
         for names, reason in _conflicts(self):
             values = [f"{name} {show(getattr(self, name))}" for name in names.split()]
             raise UserError(f"{' and '.join(values)} exclude each other: {reason}")
-        for field, name, value in _changed_in_vain(self):
+        for field, name, value in _set_without_effect(self):
             if field.metadata["if_idle"] == "refuse":
                 fitting, only = field.metadata["applies_to"][name], ""
                 if len(fitting) < 3:
@@ -606,44 +606,38 @@ def _conflicts(c: PretrainingConfig) -> Iterator[tuple[str, str]]:
     # 0.7 and 0.3 pass, whatever their rounding.
     if c.mask_token_share + c.random_token_share > 1 + 1e-9:
         yield "mask_token_share random_token_share", "together they are at most 1"
-    if c.repeated_masks != "fixed":
+    distinct = {"objective": "adversarial", "generator": "mixture", "mask_unit": "word"}
+    needing = [name for name, value in distinct.items() if getattr(c, name) == value]
+    needing += ["rare_mask_power"] if c.rare_mask_power else []
+    if needing and c.repeated_masks != "fixed":
         reason = 'no position may be drawn twice.\nSet "repeated_masks": "fixed"'
-        if c.objective == "adversarial":
-            yield "objective repeated_masks", reason
-        if c.generator == "mixture":
-            yield "generator repeated_masks", reason
-        if c.mask_unit == "word":
-            yield "mask_unit repeated_masks", reason
-        if c.rare_mask_power:
-            yield "rare_mask_power repeated_masks", reason
+        yield f"{needing[0]} repeated_masks", reason
     if c.rare_mask_power and c.mask_unit == "word":
         yield "rare_mask_power mask_unit", "the frequencies are those of tokens"
+    reason = "samples must be of the generator's own distribution"
     if c.objective == "adversarial" and c.disallow_correct:
-        reason = "samples must be of the generator's own distribution"
         yield "objective disallow_correct", reason
     if c.generator == "mixture" and (c.temperature != 1 or c.disallow_correct):
-        reason = "samples must be of the mixture's own distribution"
         yield "generator temperature disallow_correct", reason
     if c.embedding_sharing == "disentangled" and c.generator != "masked_lm":
         reason = "it needs a discriminator beside a\ngenerator that is a masked LM"
         yield "embedding_sharing objective generator", reason
     shape = c.generator_config()
-    is_empty = min(shape.hidden_size, shape.num_hidden_layers) < 1
-    if c.uses_generator_config and is_empty:
+    if c.uses_generator_config and not (shape.hidden_size and shape.num_hidden_layers):
         names = "model_size generator_hidden_size generator_layers"
         yield names, "the generator would have no width or no layers"
 
 
-def _changed_in_vain(config) -> Iterator[tuple[dataclasses.Field, str, Any]]:
-    """(field, the hparam with which it has no effect, value) of what is set."""
+def _set_without_effect(config) -> Iterator[tuple[dataclasses.Field, str, Any]]:
+    """(field, the hparam that makes it idle, value) of hparams without effect."""
     for field, name in idle_fields(type(config), vars(config)):
         value = getattr(config, field.name)
         if value != field.default:
             yield field, name, value
 
 
-def _said_by_phases(hparams: Mapping[str, Any]) -> dict[str, Any]:
-    """What the run has of the hparams that each of its phases has."""
+def _common_to_phases(hparams: Mapping[str, Any]) -> dict[str, Any]:
+    """The run's values of the hparams that each of its phases has."""
     phases = hparams.get("phases") or [{}]
     steps = sum(phase.get("num_train_steps", 0) for phase in phases)
     return {

@@ -193,15 +193,15 @@ class RunConfig(metaclass=_Resolved):
     @classmethod
     @abstractmethod
     def _presets(cls, explicit: dict[str, Any]) -> dict[str, Any]:
-        """What explicit values imply for others."""
+        """Values that explicit ones imply."""
 
     @classmethod
     @abstractmethod
     def _default_locations(cls, values: dict[str, Any]) -> dict[str, str]:
-        """Where files are unless that is set: hparam -> path."""
+        """The default places of files: hparam -> path."""
 
     def _completed(self) -> Self:
-        """The config with what follows from its other values."""
+        """The config with the values that follow from others."""
         if self.embedding_size is not None:
             return self
         width = self.model_config().hidden_size
@@ -237,8 +237,8 @@ class RunConfig(metaclass=_Resolved):
         """Writes a JSON file that `--config` takes, whole or not at all.
 
         Locations that were not set by hand are left out, so that the file can be used
-        with another --data-dir and --model-name. A file that says the same already is
-        left alone: a save on a full disk is not to fail at it.
+        with another --data-dir and --model-name. An equal file is left unchanged, so
+        that a full disk does not fail a later save.
         """
         values = self.to_dict()
         for name, usual in self.usual_locations().items():
@@ -251,7 +251,7 @@ class RunConfig(metaclass=_Resolved):
             atomic_write(path, text)
 
     def usual_locations(self) -> dict[str, str]:
-        """Where files would be if no place were set by hand: hparam -> path."""
+        """The default places of this config: hparam -> path."""
         return self._default_locations(self.to_dict())
 
     def describe(self) -> list[str]:
@@ -267,7 +267,7 @@ class RunConfig(metaclass=_Resolved):
         return [*lines, f"{len(values) - len(changed)} others at their defaults"]
 
     def identity(self) -> dict[str, Any]:
-        """What makes a run the run that it is: the model's shape and some hparams."""
+        """The facts that identify a run: the model's shape and some hparams."""
         shape = values_in_roles(self.model_config(), IDENTITY)
         return shape | values_in_roles(self, IDENTITY)
 

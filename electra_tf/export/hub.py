@@ -297,7 +297,7 @@ def facts_of(source: ExportedModel, run_dir: Path | None = None) -> RunFacts:
 def _manifests(hparams, run_dir: Path, step: int) -> list[dict[str, Any] | None]:
     """The manifests of the data that a run has read; None if missing."""
     found = []
-    for part in history.begun(hparams, step):
+    for part in history.started_phases(hparams, step):
         usual = data_folder(part, hparams.get("phases", []))
         shards = expand(joined(part.get("pretrain_tfrecords") or ""))
         folders = [Path(shard).parent for shard in shards]
@@ -408,7 +408,7 @@ def _data(facts: RunFacts) -> Iterator[str]:
 def _training(facts: RunFacts) -> str:
     if facts.hparams is None:
         return "Not recorded: the files of the model do not say it."
-    parts, rows = history.begun(facts.hparams, facts.step), []
+    parts, rows = history.started_phases(facts.hparams, facts.step), []
     for name in _HPARAMS:
         if name in facts.hparams:
             values = [str(part[name]) for part in parts]

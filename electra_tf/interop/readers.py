@@ -172,8 +172,8 @@ def _checkpoint(prefix: str) -> CheckpointInfo:
     hparams, vocab_file = _config_of(run, found.vocab_file)
     known = checkpoint.fields_of_hparams(hparams) if hparams else dict(found.known)
     # A run's config.json has the values of its last phase, or of a later start.
-    begun = history.begun({**hparams, **settings}, saved.get("step", 0))[-1]
-    known |= {k: begun[k] for k in _MADE_WITH if begun.get(k) is not None}
+    phase = history.started_phases({**hparams, **settings}, saved.get("step", 0))[-1]
+    known |= {k: phase[k] for k in _MADE_WITH if phase.get(k) is not None}
     recorded = checkpoint.fields_of_hparams(identity)
     known |= {k: v for k, v in recorded.items() if k in checkpoint.OF_IDENTITY}
     tokenizer = vocab_file and read_settings(vocab_file)

@@ -220,8 +220,8 @@ def _beyond_original(stored: StoredModel) -> tuple[dict[str, Any], list[str]]:
     if tokenizer.do_lower_case and not tokenizer.strip_accents:
         cannot.append("the original strips accents where it lower-cases")
     for name, is_known in (
-        ("objective", OBJECTIVES[config.objective].is_originals),
-        ("generator", GENERATORS[config.generator].is_originals),
+        ("objective", OBJECTIVES[config.objective].is_original),
+        ("generator", GENERATORS[config.generator].is_original),
         ("embedding_sharing", config.embedding_sharing != "disentangled"),
     ):
         if not is_known:

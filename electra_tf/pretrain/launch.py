@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One start of a run, up to the import of TensorFlow: checked, locked and described.
 
-What follows, training, evaluation or a dry run, is in `run`.
+Training, evaluation and dry run are in `run`.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def main(
 
     Args:
       find_start: `interop.start.find`.
-      started: when the program was, by time.monotonic().
-      limit: seconds from then on, after which the run is saved and ends.
+      started: time.monotonic() at the program's start.
+      limit: seconds after which the run is saved and ends.
       dry_run: check everything, describe the run and write nothing.
     """
     vocab, words = Vocabulary.load(config.vocab_file), None
@@ -108,7 +108,7 @@ def main(
 
 
 def _stored_settings(config, tokenizer, words) -> dict[str, Any]:
-    """What is stored with each checkpoint; all but the tokenizer's may change."""
+    """The settings in each checkpoint; all but the tokenizer's may change."""
     settings = config.settings() | {"tokenizer": tokenizer._asdict()}
     settings |= record_index.manifest_sha256(shards.pattern_of(config))
     if config.do_train:

@@ -166,7 +166,7 @@ class Objective:
         return inputs.masked_lm_positions
 
     @property
-    def judges_all(self) -> bool:
+    def counts_all_tokens(self) -> bool:
         """Whether the main network's loss counts all tokens, as its metrics do."""
         return type(self).positions is Objective.positions
 
@@ -307,8 +307,8 @@ class Electra(Objective):
             "disc_loss": tf.reduce_sum(found.per_example_loss),
             "tokens": tf.reduce_sum(mask),
             "disc_correct": count(right, mask),
-            "disc_said": tf.reduce_sum(said),
-            "disc_said_correct": count(right, said),
+            "disc_flagged": tf.reduce_sum(said),
+            "disc_flagged_correct": count(right, said),
             "disc_fake": tf.reduce_sum(fake),
             "disc_fake_correct": count(right, fake),
             # The original's AUC counts padding as tokens of label 0 and probability 0.

@@ -107,7 +107,7 @@ class ExampleSource:
         pattern: as it was given.
         paths: the shards.
         index: their records.
-        length: what all examples must have.
+        length: of all examples.
         num_skipped: records that were left out because they are damaged or missing.
     """
 
@@ -220,7 +220,7 @@ class DataSets:
 
     Args:
       parts: ExampleSources of one length and vocabulary.
-      weights: what the shares are in proportion to.
+      weights: the shares are in proportion to these.
     """
 
     def __init__(self, parts: list[ExampleSource], weights: list[float]):
@@ -232,16 +232,16 @@ class DataSets:
         return sum(map(len, self.parts))
 
     def shares(self) -> list[float]:
-        """How much of the batches each of the parts is."""
+        """Each part's share of the batches."""
         return (self._places / batch_order.BLOCK).tolist()
 
     def epochs(self) -> list[float]:
-        """After how many examples of batches an epoch of each of the parts ends."""
+        """The examples of batches in an epoch of each part."""
         sizes = map(len, self.parts)
         return [size / share for size, share in zip(sizes, self.shares(), strict=True)]
 
     def describe(self, done: int, total: int) -> list[str]:
-        """What there is, and how often `done` and `total` examples go through it."""
+        """A line for each data set: its size, and the epochs of `done` and `total`."""
         lines = []
         numbers = self.parts, self.shares(), self.epochs()
         for part, share, epoch in zip(*numbers, strict=True):
@@ -319,7 +319,7 @@ def open_data(
 
 
 class RunData:
-    """What the phases of a run read, each data set opened once."""
+    """The data of a run's phases; opens each data set once."""
 
     def __init__(self, vocab: Vocabulary):
         self.vocab = vocab

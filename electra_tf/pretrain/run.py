@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run of pre-training: its phases, one after the other, and what looks at them.
+"""A run of pre-training: its phases in order, its evaluations and samples.
 
 All phases share model, optimizer and step counter. Batch k, its masking and the dropout
-of step k are functions of (seed, k), k being the run's step, and the phase of a step is
-told by its number; so a run that was interrupted anywhere goes on in the right phase.
+of step k are functions of (seed, k), k being the run's step. The step's number gives
+its phase, so an interrupted run continues in the right phase.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PASSAGES = 3
 
 
 class Run(NamedTuple):
-    """What training, evaluation and a dry run are made with."""
+    """The parts that training, evaluation and a dry run share."""
 
     config: PretrainingConfig
     data: RunData
@@ -80,7 +80,7 @@ def build(
 
 
 def _facts(config: PretrainingConfig, checkpoints: Checkpoints) -> dict[str, Any]:
-    """What all workers of a run must have in common."""
+    """Facts that must be equal on all workers of a run."""
     evaluated = []
     if config.eval_every_steps or config.do_eval:
         data = (phase.config.eval_tfrecords for phase in config.run_phases())
@@ -88,7 +88,7 @@ def _facts(config: PretrainingConfig, checkpoints: Checkpoints) -> dict[str, Any
     return {
         **checkpoints.settings,  # with the data of each phase to learn from
         **checkpoints.identity,
-        "init_checkpoint": config.init_checkpoint,  # The chief may know another.
+        "init_checkpoint": config.init_checkpoint,  # The chief may keep another.
         "GPUs": len(tf.config.list_physical_devices("GPU")),
         "do_train": config.do_train,
         "evaluation data": evaluated,
@@ -116,7 +116,7 @@ def train(run: Run, start, stop: StopRequest) -> int:
 
 
 def _train_phases(run: Run, stop: StopRequest) -> bool:
-    """Trains from the state's step on; whether the end was reached."""
+    """Trains from the state's step on; returns whether the end was reached."""
     config, console, done = run.config, run.console, run.state.step
     ahead = check_data(config, run.data, run.placement, done, console)
     if not _catch_up(run, stop):
@@ -124,7 +124,7 @@ def _train_phases(run: Run, stop: StopRequest) -> bool:
     if done >= config.num_train_steps:
         console.log(
             f"Trained for {done} of {config.num_train_steps} steps already: nothing to "
-            "do. A larger num_train_steps goes on."
+            "do. A larger num_train_steps continues."
         )
         return True
     if run.placement.is_chief:
@@ -134,10 +134,10 @@ def _train_phases(run: Run, stop: StopRequest) -> bool:
 
 
 def _draw_curves(run: Run) -> None:
-    """Draws the curves of a finished run; again, where a kill prevented it."""
+    """Draws the curves of a finished run, also if it was finished before."""
     config, step, folder = run.config, run.state.step, Path(run.config.model_dir)
     rows, picture = folder / "metrics.jsonl", folder / "loss_curves.png"
-    if not rows.is_file():  # a model of the original that had all of its steps
+    if not rows.is_file():  # the original's checkpoint of the last step
         return
     curves.plot_curves(
         rows,
@@ -162,7 +162,7 @@ def evaluate(run: Run, start) -> int:
     if placement.is_chief:
         console.log(f"Evaluating {checkpoint}.")
     placement.workers.copy_from_chief(state.weights())
-    # The chief alone knows how far it was trained.
+    # Only the chief has the manifest.
     last = history.last_step_of(saved, config)
     phase = config.phase_at(int(placement.workers.gather([last])[0, 0]))
     part, task = phase.config, TrainablePretrainer(state.model, phase)
@@ -196,12 +196,12 @@ def evaluate(run: Run, start) -> int:
 
 
 def describe(run: Run, start) -> int:
-    """Checks data and model and prints what a run would be; writes nothing."""
+    """A dry run: checks data and model, prints sizes and FLOPs, writes nothing."""
     config, data, placement, state, checkpoints, console = run
     saved = start.saved
     phases = [config.phase_at(history.last_step_of(saved, config))]
     if config.do_train:
-        # The chief alone knows how far the run is.
+        # Only the chief has the manifest.
         done = placement.workers.gather([saved.step if saved else 0])[0, 0]
         phases = check_data(config, data, placement, int(done), console)
     for phase in phases:
@@ -217,7 +217,7 @@ def describe(run: Run, start) -> int:
             f"Compute: {total:.2e} FLOPs, {total / config.num_train_steps:.2e} a step"
         )
     else:
-        # Other workers than the chief know neither, and print nothing.
+        # Other workers have neither, and print nothing.
         origin = start.original and start.original.origin
         place = checkpoints.prefix(saved.step) if saved else origin
         console.log(f"Weights to evaluate: {place}")
@@ -262,13 +262,13 @@ def check_data(
     done: int,
     console: Console,
 ) -> list[Phase]:
-    """Checks batches and data of all phases that are not over; logs what there is.
+    """Checks batches and data of the phases that are left; logs the data.
 
     Raises `UserError` for a batch that the devices cannot divide, and for data that
     are missing, damaged or do not fit.
 
     Args:
-      done: the steps that the run has behind it.
+      done: the completed steps of the run.
 
     Returns these phases.
     """
@@ -291,7 +291,7 @@ def check_data(
 
 
 def _rows(config: PretrainingConfig, phase: Phase, step: int) -> int:
-    """How many examples of a phase's data have been read after steps of the run."""
+    """How many examples of a phase's data the run has read by a step."""
     data, rows = _files_of(phase.config), 0
     for one in config.run_phases():
         if _files_of(one.config) == data:
@@ -301,7 +301,7 @@ def _rows(config: PretrainingConfig, phase: Phase, step: int) -> int:
 
 
 def _files_of(part: PretrainingConfig) -> Any:
-    """The data of a phase, the same for however they are written."""
+    """The files and shares of a phase's data, in canonical form."""
     place = part.pretrain_tfrecords
     files = [_expanded(p) for p in ([place] if isinstance(place, str) else place)]
     is_weighted = isinstance(place, dict)
@@ -309,7 +309,7 @@ def _files_of(part: PretrainingConfig) -> Any:
 
 
 def has_learned(config: PretrainingConfig, place: str | list | dict) -> bool:
-    """Whether any of the files of a place are read in training, in any phase."""
+    """Whether any file of a place is training data of any phase."""
     data = (phase.config.pretrain_tfrecords for phase in config.run_phases())
     learned = {file for one in data for file in _expanded(joined(one))}
     return not learned.isdisjoint(_expanded(joined(place)))
@@ -317,12 +317,12 @@ def has_learned(config: PretrainingConfig, place: str | list | dict) -> bool:
 
 @functools.cache
 def _expanded(pattern: str) -> tuple[str, ...]:
-    # Of a phase that is over they may be gone.
+    # The files of a finished phase may be gone.
     return tuple(map(os.path.realpath, expand(pattern))) or (pattern,)
 
 
 def _train_phase(run: Run, phase: Phase, stop: StopRequest) -> bool:
-    """Trains to the end of a phase; whether it got there."""
+    """Trains to the end of a phase; returns whether the end was reached."""
     config, data, placement, state, checkpoints, console = run
     model = state.model
     part, source = phase.config, data.open(phase.config)
@@ -339,10 +339,10 @@ def _train_phase(run: Run, phase: Phase, stop: StopRequest) -> bool:
         seed=config.seed,
         accumulation=part.gradient_accumulation_steps,
         variables=task.objective.trained_variables(model),
-        # Those of a variable begin in the stage in which it learns.
+        # A variable's moments begin in the stage in which it learns.
         moments_begin_at=phase.first if phase.stage else 0,
     )
-    # Of several data sets, those that are seen most often.
+    # Of several data sets, the one that is repeated most often.
     before, epoch = _rows(config, phase, phase.first), min(source.epochs())
 
     def epochs(step: int) -> float:
@@ -355,7 +355,7 @@ def _train_phase(run: Run, phase: Phase, stop: StopRequest) -> bool:
         first=phase.first,
         warmup=phase.first + part.num_warmup_steps,
         epochs=epochs,
-        judges_all=task.objective.judges_all,
+        counts_all_tokens=task.objective.counts_all_tokens,
     )
 
     def batches(start: int) -> Iterator:
@@ -377,16 +377,16 @@ def _train_phase(run: Run, phase: Phase, stop: StopRequest) -> bool:
 
 
 def _pauses(run: Run, phase: Phase, stop: StopRequest) -> list[loop.Pause]:
-    """What looks at the weights from time to time in a phase.
+    """The periodic evaluations and samples of a phase.
 
     Args:
-      stop: leaves an evaluation out; `_catch_up` makes up for it.
+      stop: a request skips an evaluation, which `_catch_up` repeats.
     """
     config, data, placement, state, _, console = run
     task, part, pauses = TrainablePretrainer(state.model, phase), phase.config, []
 
     def is_stopped() -> bool:
-        # By itself a process ends what is its last work; others would wait for it.
+        # A single process finishes its last work; peers would have to wait for it.
         if placement.workers.count == 1 and state.step >= config.num_train_steps:
             return False
         return bool(placement.workers.gather([stop.reason() is not None]).any())
@@ -416,9 +416,9 @@ def _pauses(run: Run, phase: Phase, stop: StopRequest) -> list[loop.Pause]:
 
 
 def _catch_up(run: Run, stop: StopRequest) -> bool:
-    """Does what was due at the state's step, where a kill prevented it.
+    """Repeats evaluations and samples of the state's step that a kill prevented.
 
-    Returns whether it is done; False where `stop` has left it to the next start.
+    Returns False if `stop` has postponed them.
     """
     step = run.state.step
     every = run.config.eval_every_steps, run.config.sample_steps
@@ -431,7 +431,7 @@ def _catch_up(run: Run, stop: StopRequest) -> bool:
         def catch_up(call=pause.call):
             results.append(call(step))
 
-        # Whether it was done is the chief's to know.
+        # Only the chief has the journal.
         due = step % pause.every == 0 and not pause.call.journal.has(step)
         if workers.gather([bool(due)])[0, 0]:
             workers.decide(loop.failure_of(catch_up))
@@ -445,7 +445,7 @@ class Samples:
 
     Args:
       task: a TrainablePretrainer, whose weights are those of the step.
-      batch: makes a masked batch of the passages; asked once.
+      batch: makes a masked batch of the passages; called once.
       journal: of the run; only the chief computes anything.
     """
 
@@ -467,7 +467,7 @@ class Samples:
         self._judge = tf.function(judge, autograph=False)
 
     def __call__(self, step: int) -> bool:
-        """Writes the passages as they are at this step; the training goes on."""
+        """Writes the passages at this step; False, so that training continues."""
         if not self.journal.is_chief:
             return False
         batch = self._batch()

@@ -48,8 +48,8 @@ def atomic_folders(output_dirs: Sequence[str | os.PathLike]) -> Iterator[list[Pa
     """Temporary folders that become `output_dirs` together when the block ends well.
 
     Until then each lies beside its place, as `.<name>.<letters>.partial`; all are
-    synced before the first is renamed, and if one cannot be, none is. In a bucket one
-    follows the other, and in each the manifest comes last.
+    synced before the first is renamed. In a bucket one follows the other, and in each
+    the manifest comes last.
 
     Raises `UserError` (73) if a directory is in use or cannot be written.
     """
@@ -65,7 +65,10 @@ def atomic_folders(output_dirs: Sequence[str | os.PathLike]) -> Iterator[list[Pa
         yield folders
         for folder in folders:
             sync_folder(folder)
-        _rename(folders, finals)
+        for final in finals:
+            check_free(final)  # Another export may have been faster.
+        for folder, final in zip(folders, finals, strict=True):
+            os.replace(folder, final)
         for final in finals:
             sync_directory(final.parent)
             remote.put_folder(final, last=MANIFEST)
@@ -74,21 +77,6 @@ def atomic_folders(output_dirs: Sequence[str | os.PathLike]) -> Iterator[list[Pa
     finally:
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _rename(folders: Sequence[Path], finals: Sequence[Path]) -> None:
-    """Puts finished folders in place, all of them or none."""
-    done: list[tuple[Path, Path]] = []
-    try:
-        for folder, final in zip(folders, finals, strict=True):
-            os.replace(folder, final)
-            done.append((folder, final))
-    except OSError:
-        for folder, final in done:
-            os.replace(final, folder)
-        for final in finals:
-            check_free(final)  # Another export may have been faster.
-        raise
 
 
 def sync_folder(folder: Path) -> None:

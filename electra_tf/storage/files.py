@@ -18,8 +18,7 @@ from electra_tf.paths import cache_root, url_of
 
 # A name with this ending is the rest of an interrupted write, and safe to remove.
 PARTIAL = ".partial"
-# What flock fails with where the file system does not have it; EBADF is what NFS says
-# of a folder.
+# Errors of flock on file systems without it; NFS gives EBADF for a folder.
 _NO_FLOCK = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 _NO_FLOCK += (errno.EBADF,)
 

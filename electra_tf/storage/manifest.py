@@ -26,7 +26,7 @@ CHECKPOINT_MANIFEST = ".json"  # the ending of model.ckpt-N.json
 POINTER = "checkpoint"  # TensorFlow's text file that names the newest checkpoint
 _CHECKPOINT_FORMAT = 1
 _SAVED_MODEL = "saved_model.pb"
-_DOCUMENTS = (".md",)  # What nothing is read from; people edit it.
+_DOCUMENTS = (".md",)  # Not read by programs; people edit them.
 
 
 def installed_versions(*packages: str) -> dict[str, str]:

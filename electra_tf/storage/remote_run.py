@@ -34,7 +34,7 @@ from electra_tf.storage.manifest import (
     verify_checkpoint,
 )
 
-# What else lies below a run's directory, and is not the run's.
+# Other files below a run's directory.
 _OTHERS = ("run.lock", "finetuning_models/", "finetuning_tfrecords/", "training/")
 # The folders with checkpoints of a run; the second is that of a fine-tuning that keeps
 # the best weights, and is uploaded later: it must not be ahead of the scores.

@@ -197,12 +197,12 @@ def test_new_and_original_spellings_are_the_same_run():
     for name, kind in OBJECTIVES.items():
         config = make({"objective": name})
         assert config.objective == name
-        if kind.is_originals:
+        if kind.is_original:
             assert config == make(original_of_objective(name))
     for name, kind in GENERATORS.items():
         config = make({"generator": name})
         assert (config.generator, config.objective) == (name, "electra")
-        if kind.is_originals:
+        if kind.is_original:
             assert config == make(original_of_generator(name))
     untied = make({"untied_generator_embeddings": True})
     assert untied == make({"embedding_sharing": "untied"}) != make()
