@@ -199,15 +199,6 @@ def check(cls: type, hparams: dict[str, Any], source: str) -> dict[str, Any]:
     return result
 
 
-def merge(first: dict[str, Any], then: dict[str, Any]) -> dict[str, Any]:
-    """Merges two dicts; the second wins, key by key, also inside objects."""
-    merged = {**first, **then}
-    for name, value in then.items():
-        if isinstance(value, dict) and isinstance(first.get(name), dict):
-            merged[name] = {**first[name], **value}
-    return merged
-
-
 def _checked(field: dataclasses.Field, hint: Any, value: Any, source: str) -> Any:
     allowed, wrong = field.metadata["allowed"], ""
     converted = _of_type(hint, value)

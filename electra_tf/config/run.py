@@ -18,7 +18,6 @@ from electra_tf.config.hparams import (
     check,
     default_of,
     identity,
-    merge,
     place,
     read_hparams,
     setting,
@@ -162,12 +161,13 @@ class RunConfig(metaclass=_Resolved):
     @classmethod
     def _merged(cls, first: dict[str, Any], then: dict[str, Any]) -> dict[str, Any]:
         """The checked hparams of --config, overridden by those of --hparams."""
-        roles = {
-            field.name: field.metadata["role"] for field in dataclasses.fields(cls)
-        }
-        # Data sets take the place of others.
-        places = {name: v for name, v in then.items() if roles.get(name) is PLACE}
-        return merge(first, then) | places
+        merged = first | then
+        for field in dataclasses.fields(cls):
+            old, new = first.get(field.name), then.get(field.name)
+            is_place = field.metadata["role"] is PLACE  # Data sets replace others.
+            if isinstance(old, dict) and isinstance(new, dict) and not is_place:
+                merged[field.name] = old | new
+        return merged
 
     @classmethod
     def checked(cls, hparams: dict[str, Any], source: str) -> dict[str, Any]:
