@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading and checking hparams; knows nothing of ELECTRA.
+"""Reading and checking hparams of any kind.
 
 An hparam set is a frozen dataclass whose fields are `hparam(default, doc, role)`. Its
 type annotations are the types that values are checked against: int, float, bool, str, a

@@ -336,7 +336,7 @@ class MixtureGenerator(MaskedLMGenerator):
 
 @serializable
 class TwoTowerGenerator(Generator):
-    """Predicts each token from what is before it and what is after it.
+    """Predicts each token from the tokens before it and after it.
 
     A left-to-right and a right-to-left transformer read the unmasked text; the state
     before position t of the first and after t of the second are concatenated, so
@@ -526,7 +526,7 @@ class UnigramGenerator(Generator):
         """log q of every token, float32 [V].
 
         A token that the data do not have is never drawn; it has the probability of one
-        that is there once, so that no loss is infinite on other texts.
+        that occurs once, so that no loss is infinite on other texts.
         """
         counts = self.token_counts.value
         total = tf.reduce_sum(counts)

@@ -133,8 +133,8 @@ class ExampleSource:
                 f"the {len(paths)} shards of {pattern} hold no examples.\n"
                 "Build the data again, from a corpus with text in it."
             )
-        # One record of each shard tells whether the shard is of another length or kind:
-        # examples of other programs may parse.
+        # One record of each shard shows whether it has another length or kind: examples
+        # of other programs may parse.
         firsts = (np.cumsum(self.index.counts) - self.index.counts)[
             self.index.counts > 0
         ]
@@ -265,7 +265,7 @@ class DataSets:
     ) -> dict[str, tf.Tensor]:
         """The features of rows of batch `step`, int32 [B, L], in a graph of tf.data.
 
-        Errors are raised as text that `as_user_error` knows.
+        Errors carry text for `as_user_error`.
         """
 
         def read(step: np.ndarray) -> np.ndarray:
