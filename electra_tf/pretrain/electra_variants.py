@@ -124,7 +124,6 @@ class FrozenGenerator(Electra):
     trains_generator = False
 
     def total_loss(self, generated, discriminated):
-        del generated
         return self.main_loss(discriminated)
 
 

@@ -287,7 +287,6 @@ class Electra(Objective):
 
     def logits(self, model, net_logits, generated, ids) -> tf.Tensor:
         """Log odds that each token was replaced, from the head's output: [B, L]."""
-        del model, generated, ids
         return net_logits
 
     def sums(self, output, batch):
@@ -333,7 +332,6 @@ class Electric(Electra):
     needs_log_q = True
 
     def is_replaced(self, masked, corrupted_ids, input_ids):
-        del corrupted_ids, input_ids
         return masked
 
     def logits(self, model, net_logits, generated, ids):

@@ -105,7 +105,6 @@ class ExampleSource:
 
     Attributes:
         pattern: as it was given.
-        paths: the shards.
         index: their records.
         length: of all examples.
         num_skipped: records that were left out because they are damaged or missing.
@@ -123,7 +122,7 @@ class ExampleSource:
         # Of each feature, one more than the largest value it may have.
         self._limits = np.array([len(vocab), 2, num_segments])
         self._vocab = vocab
-        self.paths = paths = shards.find_shards(pattern)
+        paths = shards.find_shards(pattern)
         manifests = shards.check_manifests(paths, pattern, vocab)
         self.index = record_index.RecordIndex(paths, skip_damaged)
         lost = shards.check_counts(self.index, manifests, skip_damaged)

@@ -318,12 +318,10 @@ class ElectraPretrainer(keras.Model):
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
     ):
         """The loss `compile`/`fit` minimise; Keras sums gradients over replicas."""
-        del x, y, sample_weight, training
         return y_pred.total_loss / tf.distribute.get_strategy().num_replicas_in_sync
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         """The objective's metrics, over the batches of an epoch."""
-        del y, sample_weight
         sums = self.objective.sums(y_pred, x)
         for metric in self._running:
             metric.update_state(sums)

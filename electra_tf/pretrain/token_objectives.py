@@ -229,7 +229,6 @@ class MultiChoice(TokenTask):
     token_head = SELECTION_HEAD
 
     def predict(self, model, head, transformed, text, logits):
-        del logits
         candidates = self.candidates(model.generator, text)
         table = model.electra.embeddings.table("word_embeddings")
         scores = head.scores(transformed[:, :, None], candidates, table)  # [B, N, K]
