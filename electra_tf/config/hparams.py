@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading and checking hparams; knows nothing of ELECTRA.
+"""Reading and checking hparams of any kind.
 
 An hparam set is a frozen dataclass whose fields are `hparam(default, doc, role)`. Its
 type annotations are the types that values are checked against: int, float, bool, str, a
@@ -197,15 +197,6 @@ def check(cls: type, hparams: dict[str, Any], source: str) -> dict[str, Any]:
             raise UserError(f"unknown hparam {show(name)} in {source}; {hint}")
         result[name] = _checked(fields[name], hints[name], value, source)
     return result
-
-
-def merge(first: dict[str, Any], then: dict[str, Any]) -> dict[str, Any]:
-    """Merges two dicts; the second wins, key by key, also inside objects."""
-    merged = {**first, **then}
-    for name, value in then.items():
-        if isinstance(value, dict) and isinstance(first.get(name), dict):
-            merged[name] = {**first[name], **value}
-    return merged
 
 
 def _checked(field: dataclasses.Field, hint: Any, value: Any, source: str) -> Any:

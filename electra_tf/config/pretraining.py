@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """PretrainingConfig: every setting of a pre-training run, checked and saved.
 
-The hparams are the original's, with the same names and defaults. What base and large
-need beyond their size (the paper, Table 6) is a default here; in the original it is a
+The hparams are the original's, with the same names and defaults. Other settings of
+base and large (the paper, Table 6) are defaults here; in the original they are a
 comment, and runs that set only `model_size` diverged. Above 600 lines, since most are
 the list of hparams; phases and rules are read beside it.
 """
@@ -40,7 +40,7 @@ from electra_tf.paths import escape
 
 __all__ = ["ModelConfig", "PretrainingConfig", "read_hparams"]
 
-# What else Table 6 of the paper changes with the size of the encoder.
+# Other settings that depend on the size in Table 6 of the paper.
 SIZE_PRESETS: dict[str, dict[str, Any]] = {
     "small": {"embedding_size": 128},
     "base": {
@@ -67,8 +67,8 @@ DEBUG_PRESET = {
     "contrastive_group": 4,
 }
 
-# What each phase has, the run's being that of the last; what a phase may have instead
-# of the run's; where its files lie.
+# Settings that each phase has (the run has those of the last); settings that a phase
+# may override; places of its files.
 PHASE_SETTINGS = (
     *("num_train_steps", "max_seq_length", "train_batch_size"),
     *("gradient_accumulation_steps", "learning_rate", "num_warmup_steps"),
@@ -93,7 +93,7 @@ def _generators(fits: Callable[[GeneratorKind], bool]) -> dict[str, Any]:
     return {"generator": [name for name, kind in GENERATORS.items() if fits(kind)]}
 
 
-# What hparams apply to.
+# Values of `applies_to`.
 _MASKING = _generators(lambda kind: kind.predicts == "masked")
 _OWN_ENCODERS = _generators(lambda kind: kind.has_own_encoders)
 _SIZE: Any = {"applies_to": _OWN_ENCODERS, "if_idle": "ignore"}
@@ -153,7 +153,7 @@ class Phase(NamedTuple):
 class PretrainingConfig(RunConfig):
     """All hparams of one pre-training run; make it with `from_hparams`."""
 
-    # What is run.
+    # The run.
     debug: bool = setting(False, "A few steps on small batches; same model size.")
     do_train: bool = place(True, "Pre-train.")
     do_eval: bool = place(False, "Evaluate; exactly one of do_train, do_eval.")
@@ -523,7 +523,7 @@ class PretrainingConfig(RunConfig):
     def _completed(self) -> Self:
         config = super()._completed()
         if self.objective == "two_stage" and self.stage_one_steps is None:
-            # Another num_train_steps is not to move stages that have begun.
+            # So that another num_train_steps does not move the stages.
             half = max(1, self.num_train_steps // 2)
             config = dataclasses.replace(config, stage_one_steps=half)
         if not self.phases:

@@ -18,7 +18,6 @@ from electra_tf.config.hparams import (
     check,
     default_of,
     identity,
-    merge,
     place,
     read_hparams,
     setting,
@@ -49,8 +48,8 @@ class _Resolved(ABCMeta):
 class RunConfig(metaclass=_Resolved):
     """Hparams of pre-training and fine-tuning alike.
 
-    `PretrainingConfig(model_size="base")` takes what is not named from the presets and
-    defaults, and checks it.
+    `PretrainingConfig(model_size="base")` takes other values from the presets and
+    defaults, and checks all.
     """
 
     has_one_length: ClassVar[bool] = True  # of all its batches
@@ -127,7 +126,7 @@ class RunConfig(metaclass=_Resolved):
             model_name: the original's --model-name.
             hparams: explicit values, from --hparams.
             config: explicit values, from the --config file.
-            known: what else is known, such as the shape of the model to start from,
+            known: other known values, such as the shape of the model to start from,
                 compared with the explicit values by the caller.
 
         Raises:
@@ -155,26 +154,27 @@ class RunConfig(metaclass=_Resolved):
     def explicit(
         cls, hparams: dict[str, Any] | None, config: dict[str, Any] | None
     ) -> dict[str, Any]:
-        """What a user has set, each value checked by itself; as `from_hparams`."""
+        """The values that a user has set, each checked by itself."""
         first = cls.checked(config or {}, "--config")
         return cls._merged(first, cls.checked(hparams or {}, "--hparams"))
 
     @classmethod
     def _merged(cls, first: dict[str, Any], then: dict[str, Any]) -> dict[str, Any]:
         """The checked hparams of --config, overridden by those of --hparams."""
-        roles = {
-            field.name: field.metadata["role"] for field in dataclasses.fields(cls)
-        }
-        # Data sets take the place of others.
-        places = {name: v for name, v in then.items() if roles.get(name) is PLACE}
-        return merge(first, then) | places
+        merged = first | then
+        for field in dataclasses.fields(cls):
+            old, new = first.get(field.name), then.get(field.name)
+            is_place = field.metadata["role"] is PLACE  # Data sets replace others.
+            if isinstance(old, dict) and isinstance(new, dict) and not is_place:
+                merged[field.name] = old | new
+        return merged
 
     @classmethod
     def checked(cls, hparams: dict[str, Any], source: str) -> dict[str, Any]:
         """Each hparam checked by itself, the nested ones too.
 
         Args:
-            hparams: what was given, or what a file says.
+            hparams: name -> value, from the user or a file.
             source: where they come from, for the message of a `UserError`.
         """
         result = check(cls, hparams, source)

@@ -105,7 +105,7 @@ class HealthMonitor:
             text += f"What usually helps: {alarm.advice}."
             if self._policy == "stop":
                 text = f'stopped by "on_alarm", {text} The state is saved; '
-                raise UserError(f'{text}"on_alarm": "warn" goes on.', EXIT_DIVERGED)
+                raise UserError(f'{text}"on_alarm": "warn" continues.', EXIT_DIVERGED)
             self._console.log(f"Warning: {text}")
 
     def _look(self, alarm: Alarm) -> str | None:
@@ -145,7 +145,7 @@ def _binary_entropy(share: float) -> float:
     "disc_loss",
 )
 def _discriminator(run: HealthMonitor, *rows: np.ndarray) -> str | None:
-    # The loss of guessing is known for the tokens that the accuracy is of.
+    # The loss of guessing follows from the accuracy, for the same tokens.
     if not run.counts_all_tokens or run.step < run.warmup + WINDOW:
         return None
     recall, accuracy, loss = (float(row.mean()) for row in rows)

@@ -105,7 +105,6 @@ class ExampleSource:
 
     Attributes:
         pattern: as it was given.
-        paths: the shards.
         index: their records.
         length: of all examples.
         num_skipped: records that were left out because they are damaged or missing.
@@ -123,7 +122,7 @@ class ExampleSource:
         # Of each feature, one more than the largest value it may have.
         self._limits = np.array([len(vocab), 2, num_segments])
         self._vocab = vocab
-        self.paths = paths = shards.find_shards(pattern)
+        paths = shards.find_shards(pattern)
         manifests = shards.check_manifests(paths, pattern, vocab)
         self.index = record_index.RecordIndex(paths, skip_damaged)
         lost = shards.check_counts(self.index, manifests, skip_damaged)
@@ -133,8 +132,8 @@ class ExampleSource:
                 f"the {len(paths)} shards of {pattern} hold no examples.\n"
                 "Build the data again, from a corpus with text in it."
             )
-        # One record of each shard tells whether the shard is of another length or kind:
-        # examples of other programs may parse.
+        # One record of each shard shows whether it has another length or kind: examples
+        # of other programs may parse.
         firsts = (np.cumsum(self.index.counts) - self.index.counts)[
             self.index.counts > 0
         ]
@@ -265,7 +264,7 @@ class DataSets:
     ) -> dict[str, tf.Tensor]:
         """The features of rows of batch `step`, int32 [B, L], in a graph of tf.data.
 
-        Errors are raised as text that `as_user_error` knows.
+        Errors carry text for `as_user_error`.
         """
 
         def read(step: np.ndarray) -> np.ndarray:

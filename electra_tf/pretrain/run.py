@@ -236,7 +236,7 @@ def batches_of(
     """An iterator over a phase's global batches.
 
     Args:
-      training: whether the batches are those of training; else of evaluation.
+      training: for training, else for evaluation.
       first_step: of the phase.
       options: start_step and examples_before of `pretrain_data.make_dataset`.
     """

@@ -92,7 +92,7 @@ def check_manifests(
 def check_counts(
     index: record_index.RecordIndex, entries: dict[str, dict], skip_damaged: bool
 ) -> int:
-    """Finds shards that lost whole records, which no checksum can tell.
+    """Finds shards that lost whole records, which no checksum detects.
 
     Returns how many records are lost according to the manifests.
     """

@@ -96,7 +96,7 @@ def sync_folder(folder: Path) -> None:
 def require_room(folder: Path, tensors: Mapping[str, np.ndarray]) -> None:
     """Raises `OSError` unless there is room for tensors and what comes with them.
 
-    To be asked before a library writes that does not survive a full disk: h5py crashes.
+    Call it before a library that crashes on a full disk, such as h5py, writes.
     """
     size = sum(tensor.nbytes + 20_000 for tensor in tensors.values()) + 4_000_000
     path = folder / f"room{PARTIAL}"

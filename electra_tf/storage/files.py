@@ -99,7 +99,7 @@ def atomic_write(path: str | os.PathLike, data: str | bytes) -> None:
 
 
 def is_stream(path: str | os.PathLike) -> bool:
-    """Whether a path is a pipe or a device: what is written there is gone at once."""
+    """Whether a path is a pipe or a device."""
     name = os.path.abspath(path)
     if name in ("/dev/stdout", "/dev/stderr") or name.startswith("/dev/fd/"):
         return True  # also where the shell has led it to a file
