@@ -57,8 +57,7 @@ setup(
     },
     cmdclass={"build_py": BuildWithConfigs},
     entry_points={"console_scripts": ["electra-tf = electra_tf.commands:main"]},
-    # tarfile.data_filter came with 3.11.4; TensorFlow 2.21 has no wheels for 3.14.
-    python_requires=">=3.11.4,<3.14",
+    python_requires=">=3.11,<3.14",  # TensorFlow 2.21 has no wheels for 3.14
     install_requires=[
         "tensorflow>=2.20,<2.22",
         # 2.21.0 does not import; a 2.20 release goes with tensorflow 2.20.

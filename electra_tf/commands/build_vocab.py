@@ -58,7 +58,6 @@ _OVERWRITE = flags.DEFINE_boolean(
 
 def main(argv: list[str]) -> None:
     """Trains a vocabulary by the flags."""
-    del argv
     output = _check_flags()
     # Imported late, so that wrong flags are reported first.
     from electra_tf.data import vocabulary_training

@@ -89,7 +89,6 @@ flags.mark_flags_as_required(["format", "output_dir"])
 
 def main(argv: list[str]) -> int:
     """Reads the model, writes and verifies it; returns the exit code."""
-    del argv
     names = formats.ExportRequest._fields
     request = formats.ExportRequest(*(flags.FLAGS[name].value for name in names))
     request = request._replace(hparams=read_hparams(request.hparams))

@@ -48,7 +48,6 @@ flags.DEFINE_boolean(
 
 def main(argv: list[str]) -> int:
     """Runs all trials; returns the exit code."""
-    del argv
     processes.end_with_parent()
     given = {name: cli.FLAGS[name].value for name in run.Flags._fields}
     file = read_config(cli.FLAGS.config)

@@ -41,7 +41,6 @@ _MAX_WALL_TIME = flags.DEFINE_string(
 
 def main(argv: list[str]) -> int:
     """Trains or evaluates; returns the exit code."""
-    del argv
     processes.end_with_parent()
     started = time.monotonic()
     limit = None

@@ -57,7 +57,7 @@ class FinetuningConfig(RunConfig):
     do_lower_case: bool = in_another_role(RunConfig, "do_lower_case", SETTING)
     log_steps: int = in_another_role(RunConfig, "log_steps", PLACE)
 
-    # What is run.
+    # The run.
     debug: bool = setting(False, "Log examples, make features anew, 3 epochs.")
     do_train: bool = place(True, "Fine-tune.")
     do_eval: bool = place(True, "Evaluate on the dev set, after any training.")
@@ -145,7 +145,7 @@ class FinetuningConfig(RunConfig):
     eval_batch_size: int = place(32, "Sequences per evaluation batch.", ">= 1")
     predict_batch_size: int = place(32, "Unused: eval_batch_size serves both.", ">= 1")
 
-    # What is written.
+    # Output.
     write_test_outputs: bool = place(False, "Write predictions for submission.")
     n_writes_test: int = place(5, "Trials whose test predictions are written.", ">= 0")
     write_pictures: bool = place(False, "Draw learning curves and confusion matrices.")
@@ -264,7 +264,7 @@ class FinetuningConfig(RunConfig):
 
     @classmethod
     def _presets(cls, explicit: dict[str, Any]) -> dict[str, Any]:
-        """What model_size, a single task and debug imply, in the original's words."""
+        """Values that model_size, a single task and debug imply."""
         values = dict(SIZE_PRESETS[explicit.get("model_size", "small")])
         names = explicit.get("task_names", ["chunk"])
         if len(names) == 1:

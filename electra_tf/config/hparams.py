@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading and checking hparams; knows nothing of ELECTRA.
+"""Reading and checking hparams of any kind.
 
 An hparam set is a frozen dataclass whose fields are `hparam(default, doc, role)`. Its
 type annotations are the types that values are checked against: int, float, bool, str, a
@@ -25,11 +25,11 @@ from electra_tf.storage.remote import fetch
 
 
 class Role(enum.Enum):
-    """What an hparam is to the run that it belongs to."""
+    """How an hparam relates to the identity of its run."""
 
-    IDENTITY = "identity"  # With another value it is another run: never resumed.
+    IDENTITY = "identity"  # Another value makes another run, which is not resumed.
     SETTING = "setting"  # May change when a run is resumed; stored with its results.
-    PLACE = "place"  # Where files lie and what is asked of this start: not stored.
+    PLACE = "place"  # Paths and options of one start: not stored.
 
 
 IDENTITY, SETTING, PLACE = Role
@@ -65,10 +65,9 @@ def hparam(
 
     Args:
       allowed: the values to choose from, or limits such as ">= 0 and < 1".
-      applies_to: other hparams -> those of their values with which it has an effect.
-      here: of places, whether it has to be on this machine.
-      if_idle: without effect, another value than the default is to "refuse", to "note"
-        or to "ignore".
+      applies_to: other hparam -> the values with which this one has an effect.
+      here: of places, whether it must be on this machine.
+      if_idle: what happens to a value without effect: "refuse", "note" or "ignore".
     """
     metadata = {"doc": doc, "role": role, "allowed": allowed, "here": here}
     metadata |= {"applies_to": applies_to, "if_idle": if_idle}
@@ -81,13 +80,13 @@ identity, setting, place = (functools.partial(hparam, role=role) for role in Rol
 
 
 def default_of(field: dataclasses.Field) -> Any:
-    """What an hparam is unless it is set; a list or dict is a new one."""
+    """The default of an hparam; a list or dict is a copy."""
     make = field.default_factory
     return field.default if make is dataclasses.MISSING else make()
 
 
 def in_another_role(cls: type, name: str, role: Role) -> Any:
-    """An hparam of a base class, for a subclass to whose runs it is something else."""
+    """An hparam of a base class, in another role."""
     field = {f.name: f for f in dataclasses.fields(cls)}[name]
     metadata = {**field.metadata, "role": role}
     return dataclasses.field(default=field.default, metadata=metadata)
@@ -179,7 +178,7 @@ def check(cls: type, hparams: dict[str, Any], source: str) -> dict[str, Any]:
 
     Args:
         cls: the dataclass with the fields.
-        hparams: what was given; a key need not be there.
+        hparams: name -> value, for any of the fields.
         source: where they come from, for the message ("--hparams").
 
     Returns:
@@ -198,15 +197,6 @@ def check(cls: type, hparams: dict[str, Any], source: str) -> dict[str, Any]:
             raise UserError(f"unknown hparam {show(name)} in {source}; {hint}")
         result[name] = _checked(fields[name], hints[name], value, source)
     return result
-
-
-def merge(first: dict[str, Any], then: dict[str, Any]) -> dict[str, Any]:
-    """Both together; the second wins, key by key, inside objects too."""
-    merged = {**first, **then}
-    for name, value in then.items():
-        if isinstance(value, dict) and isinstance(first.get(name), dict):
-            merged[name] = {**first[name], **value}
-    return merged
 
 
 def _checked(field: dataclasses.Field, hint: Any, value: Any, source: str) -> Any:

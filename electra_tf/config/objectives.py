@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objectives and kinds of generator: what must be known of each without building it.
+"""Facts about objectives and generators, available without building them.
 
 A new objective is a class in electra_tf/pretrain/ (`objectives.Objective` is the
 contract) and a row of `OBJECTIVES`; a new generator a class in
@@ -11,7 +11,8 @@ hparams are read, and translated there, once.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from electra_tf.config.hparams import identity, show
@@ -26,24 +27,24 @@ MIXTURE_GATE = "generator_mixture"
 
 
 class GeneratorKind(NamedTuple):
-    """What is known of a kind of generator.
+    """Facts about a kind of generator.
 
     Attributes:
       implementation: the class in electra_tf.pretrain.generators.
-      objectives: those it can be trained with; the first is the one that its weights
-        are taken for where nothing else says it.
-      is_originals: whether the original has it.
+      objectives: those it can be trained with; the first is inferred from its weights
+        if nothing else names one.
+      is_original: whether the original has it.
       encoders: scopes of its encoders' weights.
       head: scope of its other weights, None if it has none.
       gate: scope of the weights that mix its depths, None if it has one depth.
-      needs_token_counts: whether it must know how often each token is in the data.
+      needs_token_counts: whether it needs the count of each token in the data.
       predicts: the share of positions that its softmax over the vocabulary is computed
         at: "masked", "all" or "none".
     """
 
     implementation: str
     objectives: tuple[str, ...]
-    is_originals: bool = True
+    is_original: bool = True
     encoders: tuple[str, ...] = ()
     head: str | None = None
     gate: str | None = None
@@ -67,7 +68,7 @@ def mixture_depths(layers: int) -> tuple[int, ...]:
 
 
 def original_of_generator(name: str) -> dict[str, bool]:
-    """The original's booleans as they are with a kind of generator."""
+    """The original's booleans for a kind of generator."""
     kinds = {f"{kind}_generator": name == kind for kind in ("uniform", "two_tower")}
     return kinds | {"untied_generator": name != "tied"}
 
@@ -83,7 +84,7 @@ GENERATORS = {
     "mixture": GeneratorKind(
         "MixtureGenerator",
         ("electra", "corrective_lm", "multi_choice"),
-        is_originals=False,
+        is_original=False,
         encoders=("generator",),
         head=MASKED_LM_HEAD,
         gate=MIXTURE_GATE,
@@ -107,7 +108,7 @@ GENERATORS = {
     "unigram": GeneratorKind(
         "UnigramGenerator",
         (*_ANY, "electric"),
-        is_originals=False,
+        is_original=False,
         head="unigram_generator",
         needs_token_counts=True,
     ),
@@ -130,14 +131,14 @@ CONTRAST_HEAD = "contrast_head"  # of any objective with contrastive_weight
 
 
 class ObjectiveKind(NamedTuple):
-    """What is known of an objective.
+    """Facts about an objective.
 
     Attributes:
       implementation: "module:Class" in electra_tf.pretrain.
-      is_originals: whether the original has it.
+      is_original: whether the original has it.
       generator: the usual one.
-      presets: what else it sets, unless that is set by hand.
-      needs: what it sets and nothing else may set otherwise.
+      presets: other hparams that it sets, unless they are set by hand.
+      needs: hparams that it sets and that must not have another value.
       main_network: whether there is an encoder beside the generator's own ones (of
         masked language modeling: the one that it is).
       heads: scopes of the weights that are neither an encoder's nor the generator's.
@@ -147,7 +148,7 @@ class ObjectiveKind(NamedTuple):
     """
 
     implementation: str
-    is_originals: bool = False
+    is_original: bool = False
     generator: str = "masked_lm"
     presets: dict[str, Any] = {}
     needs: dict[str, Any] = {}
@@ -157,7 +158,7 @@ class ObjectiveKind(NamedTuple):
 
 
 def original_of_objective(name: str) -> dict[str, bool]:
-    """The original's booleans as they are with an objective."""
+    """The original's booleans for an objective."""
     is_electra = name not in ("electric", "mlm", "two_tower")
     return {"electra_objective": is_electra, "electric_objective": name == "electric"}
 
@@ -232,7 +233,7 @@ def by_heads(scopes: set[str]) -> str | None:
 
 @dataclasses.dataclass(frozen=True)
 class OriginalHparams:
-    """The booleans; `translated` gives what they stand for."""
+    """The booleans; `translated` replaces them."""
 
     electra_objective: bool = identity(True, "`objective` electra; false: mlm.")
     electric_objective: bool = identity(False, "`objective` electric.")
@@ -243,90 +244,61 @@ class OriginalHparams:
 
 
 ORIGINAL_NAMES = frozenset(field.name for field in dataclasses.fields(OriginalHparams))
-# (boolean, its value, what it chooses); the first that is given counts. None: usual.
-_CHOICES = {
-    "objective": (
-        ("electric_objective", True, "electric"),
-        ("electra_objective", False, "mlm"),
-        ("electra_objective", True, "electra"),
-    ),
-    "generator": (
-        ("uniform_generator", True, "uniform"),
-        ("two_tower_generator", True, "two_tower"),
-        ("untied_generator", False, "tied"),
-        ("untied_generator", True, None),
-    ),
+# The booleans of a value, and the values that the original has.
+_BOOLEANS: dict[str, tuple[Callable[[str], dict[str, bool]], tuple[str, ...]]] = {
+    "objective": (original_of_objective, ("electra", "mlm", "electric")),
+    "generator": (original_of_generator, ("masked_lm", "tied", "uniform", "two_tower")),
     "embedding_sharing": (
-        ("untied_generator_embeddings", True, "untied"),
-        ("untied_generator_embeddings", False, "shared"),
+        lambda sharing: {"untied_generator_embeddings": sharing == "untied"},
+        ("shared", "untied"),
     ),
 }
 
 
-def translated(hparams: Mapping[str, Any]) -> dict[str, Any]:
-    """The same hparams without the original's booleans.
+def translated(
+    hparams: Mapping[str, Any], config: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
+    """The hparams with what the original's booleans stand for in place of these.
+
+    Args:
+      config: translated hparams that these override; kept where nothing contradicts.
 
     Raises a UserError for objective, generator and booleans that contradict each other.
     """
-    given = {
-        n: v for n, v in hparams.items() if n in ORIGINAL_NAMES or n in _CHOICES and v
-    }
-    found = {name: v for name, v in hparams.items() if name not in ORIGINAL_NAMES}
-    for name, choices in _CHOICES.items():
-        fitting = [c for boolean, v, c in choices if hparams.get(boolean) is v]
-        if fitting and not found.get(name):
-            found[name] = fitting[0]
-    objective = found.get("objective") or "electra"
-    kind = OBJECTIVES[objective]
-    if "generator" in found and found["generator"] is None:
-        found["generator"] = kind.generator
-    generator = found.get("generator", kind.generator)
+    result = {name: v for name, v in hparams.items() if name not in ORIGINAL_NAMES}
+    names = ORIGINAL_NAMES | _BOOLEANS.keys()
+    given = {n: v for n, v in {**config, **hparams}.items() if n in names}
+    contradiction = " and ".join(
+        f"{n} {show(v)}" for n, v in given.items() if v is not None
+    )
+    contradiction += " exclude each other"
+
+    def choose(name: str, *preferred: str | None) -> str:
+        booleans_of, originals = _BOOLEANS[name]
+        options = [hparams.get(name)]
+        if options == [None]:
+            options = [*preferred, *originals]
+        for option in filter(None, options):
+            expected = booleans_of(option)
+            if objective == "mlm":  # It is tied, whatever the original's default is.
+                expected.pop("untied_generator", None)
+            if all(hparams.get(n, value) == value for n, value in expected.items()):
+                if given.keys() & {name, *expected}:
+                    result[name] = option
+                return option
+        raise UserError(contradiction)
+
+    objective, before = None, config.get("objective")
+    objective = choose("objective", before)
+    usual, chosen = OBJECTIVES[objective].generator, config.get("generator")
+    if "generator" in hparams or chosen == OBJECTIVES[before or "electra"].generator:
+        chosen = None  # Replaced, or it came with that objective.
+    generator = choose("generator", chosen, usual)
+    choose("embedding_sharing", config.get("embedding_sharing"))
     if objective not in GENERATORS[generator].objectives:
         takes = [n for n, kind in GENERATORS.items() if objective in kind.objectives]
         raise UserError(
-            f"{_shown(given)} exclude each other: with objective {objective} goes "
-            f"generator {' or '.join(takes)}"
+            f"{contradiction}: with objective {objective} goes generator "
+            f"{' or '.join(takes)}"
         )
-    usual = kind.needs.get("embedding_sharing", found.get("embedding_sharing"))
-    sharing = hparams.get("embedding_sharing", usual)
-    expected = original_of_objective(objective)
-    expected["untied_generator_embeddings"] = sharing == "untied"
-    if objective != "mlm":
-        expected |= original_of_generator(generator)
-    for name, value in expected.items():
-        if hparams.get(name, value) != value:
-            implied = {"objective": objective, "generator": generator}
-            others = {**implied, **given}
-            wrong = {name: others.pop(name)}
-            raise UserError(
-                f"{_shown(others)} exclude {_shown(wrong)}: leave {name} out"
-            )
-    return found
-
-
-def overridden(
-    config: Mapping[str, Any], hparams: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """The checked hparams of --config without what booleans in --hparams change."""
-    found, hparams = dict(config), hparams or {}
-
-    def differs(booleans: Mapping[str, bool]) -> bool:
-        return any(
-            hparams.get(name, value) != value for name, value in booleans.items()
-        )
-
-    objective = found.get("objective", "electra")
-    if differs(original_of_objective(objective)):
-        found.pop("objective", None)
-        if found.get("generator") == OBJECTIVES[objective].generator:
-            del found["generator"]
-    generator = found.get("generator")
-    if generator and differs(original_of_generator(generator)):
-        del found["generator"]
-    if "untied_generator_embeddings" in hparams:
-        found.pop("embedding_sharing", None)
-    return found
-
-
-def _shown(hparams: Mapping[str, Any]) -> str:
-    return " and ".join(f"{name} {show(value)}" for name, value in hparams.items())
+    return result

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """PretrainingConfig: every setting of a pre-training run, checked and saved.
 
-The hparams are the original's, with the same names and defaults. What base and large
-need beyond their size (the paper, Table 6) is a default here; in the original it is a
+The hparams are the original's, with the same names and defaults. Other settings of
+base and large (the paper, Table 6) are defaults here; in the original they are a
 comment, and runs that set only `model_size` diverged. Above 600 lines, since most are
 the list of hparams; phases and rules are read beside it.
 """
@@ -32,7 +32,6 @@ from electra_tf.config.objectives import (
     ORIGINAL_NAMES,
     GeneratorKind,
     OriginalHparams,
-    overridden,
     translated,
 )
 from electra_tf.config.run import RunConfig, check_heads, run_directory
@@ -41,7 +40,7 @@ from electra_tf.paths import escape
 
 __all__ = ["ModelConfig", "PretrainingConfig", "read_hparams"]
 
-# What else Table 6 of the paper changes with the size of the encoder.
+# Other settings that depend on the size in Table 6 of the paper.
 SIZE_PRESETS: dict[str, dict[str, Any]] = {
     "small": {"embedding_size": 128},
     "base": {
@@ -68,8 +67,8 @@ DEBUG_PRESET = {
     "contrastive_group": 4,
 }
 
-# What each phase has, the run's being that of the last; what a phase may have instead
-# of the run's; where its files lie.
+# Settings that each phase has (the run has those of the last); settings that a phase
+# may override; places of its files.
 PHASE_SETTINGS = (
     *("num_train_steps", "max_seq_length", "train_batch_size"),
     *("gradient_accumulation_steps", "learning_rate", "num_warmup_steps"),
@@ -94,11 +93,11 @@ def _generators(fits: Callable[[GeneratorKind], bool]) -> dict[str, Any]:
     return {"generator": [name for name, kind in GENERATORS.items() if fits(kind)]}
 
 
-# What hparams apply to.
+# Values of `applies_to`.
 _MASKING = _generators(lambda kind: kind.predicts == "masked")
 _OWN_ENCODERS = _generators(lambda kind: kind.has_own_encoders)
 _SIZE: Any = {"applies_to": _OWN_ENCODERS, "if_idle": "ignore"}
-_LEARNS, _SAMPLES = _without("frozen_generator"), _without("mlm")
+_LEARNS, _SAMPLES = _without("frozen_generator"), _without("mlm", "two_tower")
 _OWN_LEARNS = _OWN_ENCODERS | _LEARNS
 _LOGITS = _SAMPLES | {"generator": [*(GENERATORS.keys() - {"uniform"})]}
 _MASKS_SOME, _RARE = _without("two_tower"), _without("electric", "two_tower")
@@ -154,7 +153,7 @@ class Phase(NamedTuple):
 class PretrainingConfig(RunConfig):
     """All hparams of one pre-training run; make it with `from_hparams`."""
 
-    # What is run.
+    # The run.
     debug: bool = setting(False, "A few steps on small batches; same model size.")
     do_train: bool = place(True, "Pre-train.")
     do_eval: bool = place(False, "Evaluate; exactly one of do_train, do_eval.")
@@ -192,7 +191,9 @@ class PretrainingConfig(RunConfig):
     rare_mask_power: float = setting(
         0.0, "Mask tokens in proportion to count ** -power.", ">= 0 and <= 2", _RARE
     )
-    intact_share: float = setting(0.2, "Sequences that stay intact.", SHARE, _SENTENCE)
+    intact_share: float = setting(
+        0.2, "Sequences that stay intact.", ">= 0 and < 1", _SENTENCE
+    )
     sentence_weight: float = setting(
         1.0, "Weight of the loss on whole sequences.", ">= 0", _SENTENCE
     )
@@ -372,7 +373,7 @@ class PretrainingConfig(RunConfig):
         return shape
 
     def identity(self) -> dict[str, Any]:
-        """What makes a run the run that it is, as far as it applies to it."""
+        """The facts that identify a run, without hparams that have no effect."""
         return applicable(type(self), super().identity())
 
     def settings(self) -> dict[str, Any]:
@@ -411,7 +412,7 @@ class PretrainingConfig(RunConfig):
     def phase_at(self, step: int) -> Phase:
         """The phase that a step belongs to, the first being 0; the last after the end.
 
-        What `step - 1` belongs to has made the state of `step`.
+        The phase of `step - 1` made the state of `step`.
         """
         return self.phases_ahead(step)[0]
 
@@ -421,11 +422,11 @@ class PretrainingConfig(RunConfig):
         return [phase for phase in parts if phase.end > step or phase is parts[-1]]
 
     def notes(self) -> list[str]:
-        """What a user should be told before a run starts; not errors."""
+        """Notes for the user before a run starts."""
         found = [
             f"{field.name} is {show(value)}, without effect with {name} "
             f"{getattr(self, name)}"
-            for field, name, value in _changed_in_vain(self)
+            for field, name, value in _set_without_effect(self)
             if field.metadata["if_idle"] == "note"
         ]
         for name in ("temperature", "disallow_correct"):
@@ -447,16 +448,17 @@ class PretrainingConfig(RunConfig):
         return found
 
     @classmethod
-    def explicit(cls, hparams, config) -> dict[str, Any]:
-        """See `RunConfig.explicit`; without the original's booleans."""
-        config = overridden(cls.checked(config or {}, "--config"), hparams)
-        if (hparams or {}).get("phases") != []:
-            # A saved config has what its phases say. As settings of the run, those
-            # would be for other phases that --hparams gives.
-            idle = _said_by_phases(config)
-            config = {k: v for k, v in config.items() if k not in idle or v != idle[k]}
-        explicit = translated(super().explicit(hparams, config))
-        for name, value in _said_by_phases(explicit).items():
+    def _merged(cls, first: dict[str, Any], then: dict[str, Any]) -> dict[str, Any]:
+        """As in `RunConfig`, without the original's booleans."""
+        first = translated(first)
+        then = translated(then, first)
+        if then.get("phases") != []:
+            # A saved config has the last phase's values as the run's, too. They would
+            # contradict other phases that --hparams gives.
+            idle = _common_to_phases(first)
+            first = {k: v for k, v in first.items() if k not in idle or v != idle[k]}
+        explicit = super()._merged(first, then)
+        for name, value in _common_to_phases(explicit).items():
             if (given := explicit.pop(name, value)) != value:
                 raise UserError(
                     f"{name} {show(given)} has no effect: each phase has its own, and "
@@ -521,7 +523,7 @@ class PretrainingConfig(RunConfig):
     def _completed(self) -> Self:
         config = super()._completed()
         if self.objective == "two_stage" and self.stage_one_steps is None:
-            # Another num_train_steps is not to move stages that have begun.
+            # So that another num_train_steps does not move the stages.
             half = max(1, self.num_train_steps // 2)
             config = dataclasses.replace(config, stage_one_steps=half)
         if not self.phases:
@@ -533,7 +535,7 @@ class PretrainingConfig(RunConfig):
         return dataclasses.replace(config, **last, phases=phases)
 
     def _check_together(self) -> None:
-        """See `RunConfig`; those of each phase, too."""
+        """As in `RunConfig`, for each phase as well."""
         stages = self.objective == "two_stage"
         for part in self.run_phases() if self.phases and not stages else ():
             try:
@@ -550,7 +552,7 @@ class PretrainingConfig(RunConfig):
         for names, reason in _conflicts(self):
             values = [f"{name} {show(getattr(self, name))}" for name in names.split()]
             raise UserError(f"{' and '.join(values)} exclude each other: {reason}")
-        for field, name, value in _changed_in_vain(self):
+        for field, name, value in _set_without_effect(self):
             if field.metadata["if_idle"] == "refuse":
                 fitting, only = field.metadata["applies_to"][name], ""
                 if len(fitting) < 3:
@@ -604,66 +606,38 @@ def _conflicts(c: PretrainingConfig) -> Iterator[tuple[str, str]]:
     # 0.7 and 0.3 pass, whatever their rounding.
     if c.mask_token_share + c.random_token_share > 1 + 1e-9:
         yield "mask_token_share random_token_share", "together they are at most 1"
-    if c.repeated_masks != "fixed":
+    distinct = {"objective": "adversarial", "generator": "mixture", "mask_unit": "word"}
+    needing = [name for name, value in distinct.items() if getattr(c, name) == value]
+    needing += ["rare_mask_power"] if c.rare_mask_power else []
+    if needing and c.repeated_masks != "fixed":
         reason = 'no position may be drawn twice.\nSet "repeated_masks": "fixed"'
-        if c.objective == "adversarial":
-            yield "objective repeated_masks", reason
-        if c.generator == "mixture":
-            yield "generator repeated_masks", reason
-        if c.mask_unit == "word":
-            yield "mask_unit repeated_masks", reason
-        if c.rare_mask_power:
-            yield "rare_mask_power repeated_masks", reason
+        yield f"{needing[0]} repeated_masks", reason
     if c.rare_mask_power and c.mask_unit == "word":
         yield "rare_mask_power mask_unit", "the frequencies are those of tokens"
+    reason = "samples must be of the generator's own distribution"
     if c.objective == "adversarial" and c.disallow_correct:
-        reason = "samples must be of the generator's own distribution"
         yield "objective disallow_correct", reason
     if c.generator == "mixture" and (c.temperature != 1 or c.disallow_correct):
-        reason = "samples must be of the mixture's own distribution"
         yield "generator temperature disallow_correct", reason
-    if c.objective == "two_tower" and (c.temperature != 1 or c.disallow_correct):
-        yield "objective temperature disallow_correct", "no samples are drawn"
-    if c.objective == "electra_sentence" and c.intact_share == 1:
-        yield "objective intact_share", "nothing would ever be replaced"
-    kind = OBJECTIVES[c.objective]
-    learns_sentences = c.objective == "electra_sentence" and c.sentence_weight > 0
-    if c.disc_weight == 0 and not (
-        kind.is_originals or not kind.main_network or learns_sentences
-    ):
-        reason = "the main network, or its discriminator, would not learn"
-        yield "objective disc_weight", reason
-    if c.gen_weight == 0 and c.objective in ("two_stage", "adversarial"):
-        yield "objective gen_weight", "the generator would not learn"
     if c.embedding_sharing == "disentangled" and c.generator != "masked_lm":
         reason = "it needs a discriminator beside a\ngenerator that is a masked LM"
         yield "embedding_sharing objective generator", reason
-    losses = {
-        "gen_weight": GENERATORS[c.generator].predicts != "none",
-        "disc_weight": bool(kind.heads),
-        "sentence_weight": c.objective == "electra_sentence",
-    }
-    weights = [weight for weight, has_parameters in losses.items() if has_parameters]
-    if not any(getattr(c, weight) for weight in weights):
-        names = " ".join([*weights, "objective generator"])
-        yield names, "nothing would be learned"
     shape = c.generator_config()
-    is_empty = min(shape.hidden_size, shape.num_hidden_layers) < 1
-    if c.uses_generator_config and is_empty:
+    if c.uses_generator_config and not (shape.hidden_size and shape.num_hidden_layers):
         names = "model_size generator_hidden_size generator_layers"
         yield names, "the generator would have no width or no layers"
 
 
-def _changed_in_vain(config) -> Iterator[tuple[dataclasses.Field, str, Any]]:
-    """(field, the hparam with which it has no effect, value) of what is set."""
+def _set_without_effect(config) -> Iterator[tuple[dataclasses.Field, str, Any]]:
+    """(field, the hparam that makes it idle, value) of hparams without effect."""
     for field, name in idle_fields(type(config), vars(config)):
         value = getattr(config, field.name)
         if value != field.default:
             yield field, name, value
 
 
-def _said_by_phases(hparams: Mapping[str, Any]) -> dict[str, Any]:
-    """What the run has of the hparams that each of its phases has."""
+def _common_to_phases(hparams: Mapping[str, Any]) -> dict[str, Any]:
+    """The run's values of the hparams that each of its phases has."""
     phases = hparams.get("phases") or [{}]
     steps = sum(phase.get("num_train_steps", 0) for phase in phases)
     return {

@@ -18,7 +18,6 @@ from electra_tf.config.hparams import (
     check,
     default_of,
     identity,
-    merge,
     place,
     read_hparams,
     setting,
@@ -49,8 +48,8 @@ class _Resolved(ABCMeta):
 class RunConfig(metaclass=_Resolved):
     """Hparams of pre-training and fine-tuning alike.
 
-    `PretrainingConfig(model_size="base")` takes what is not named from the presets and
-    defaults, and checks it.
+    `PretrainingConfig(model_size="base")` takes other values from the presets and
+    defaults, and checks all.
     """
 
     has_one_length: ClassVar[bool] = True  # of all its batches
@@ -127,7 +126,7 @@ class RunConfig(metaclass=_Resolved):
             model_name: the original's --model-name.
             hparams: explicit values, from --hparams.
             config: explicit values, from the --config file.
-            known: what else is known, such as the shape of the model to start from,
+            known: other known values, such as the shape of the model to start from,
                 compared with the explicit values by the caller.
 
         Raises:
@@ -155,22 +154,27 @@ class RunConfig(metaclass=_Resolved):
     def explicit(
         cls, hparams: dict[str, Any] | None, config: dict[str, Any] | None
     ) -> dict[str, Any]:
-        """What a user has set, each value checked by itself; as `from_hparams`."""
+        """The values that a user has set, each checked by itself."""
         first = cls.checked(config or {}, "--config")
-        then = cls.checked(hparams or {}, "--hparams")
-        roles = {
-            field.name: field.metadata["role"] for field in dataclasses.fields(cls)
-        }
-        # Data sets take the place of others.
-        places = {name: v for name, v in then.items() if roles.get(name) is PLACE}
-        return merge(first, then) | places
+        return cls._merged(first, cls.checked(hparams or {}, "--hparams"))
+
+    @classmethod
+    def _merged(cls, first: dict[str, Any], then: dict[str, Any]) -> dict[str, Any]:
+        """The checked hparams of --config, overridden by those of --hparams."""
+        merged = first | then
+        for field in dataclasses.fields(cls):
+            old, new = first.get(field.name), then.get(field.name)
+            is_place = field.metadata["role"] is PLACE  # Data sets replace others.
+            if isinstance(old, dict) and isinstance(new, dict) and not is_place:
+                merged[field.name] = old | new
+        return merged
 
     @classmethod
     def checked(cls, hparams: dict[str, Any], source: str) -> dict[str, Any]:
         """Each hparam checked by itself, the nested ones too.
 
         Args:
-            hparams: what was given, or what a file says.
+            hparams: name -> value, from the user or a file.
             source: where they come from, for the message of a `UserError`.
         """
         result = check(cls, hparams, source)
@@ -189,15 +193,15 @@ class RunConfig(metaclass=_Resolved):
     @classmethod
     @abstractmethod
     def _presets(cls, explicit: dict[str, Any]) -> dict[str, Any]:
-        """What explicit values imply for others."""
+        """Values that explicit ones imply."""
 
     @classmethod
     @abstractmethod
     def _default_locations(cls, values: dict[str, Any]) -> dict[str, str]:
-        """Where files are unless that is set: hparam -> path."""
+        """The default places of files: hparam -> path."""
 
     def _completed(self) -> Self:
-        """The config with what follows from its other values."""
+        """The config with the values that follow from others."""
         if self.embedding_size is not None:
             return self
         width = self.model_config().hidden_size
@@ -233,8 +237,8 @@ class RunConfig(metaclass=_Resolved):
         """Writes a JSON file that `--config` takes, whole or not at all.
 
         Locations that were not set by hand are left out, so that the file can be used
-        with another --data-dir and --model-name. A file that says the same already is
-        left alone: a save on a full disk is not to fail at it.
+        with another --data-dir and --model-name. An equal file is left unchanged, so
+        that a full disk does not fail a later save.
         """
         values = self.to_dict()
         for name, usual in self.usual_locations().items():
@@ -247,7 +251,7 @@ class RunConfig(metaclass=_Resolved):
             atomic_write(path, text)
 
     def usual_locations(self) -> dict[str, str]:
-        """Where files would be if no place were set by hand: hparam -> path."""
+        """The default places of this config: hparam -> path."""
         return self._default_locations(self.to_dict())
 
     def describe(self) -> list[str]:
@@ -263,7 +267,7 @@ class RunConfig(metaclass=_Resolved):
         return [*lines, f"{len(values) - len(changed)} others at their defaults"]
 
     def identity(self) -> dict[str, Any]:
-        """What makes a run the run that it is: the model's shape and some hparams."""
+        """The facts that identify a run: the model's shape and some hparams."""
         shape = values_in_roles(self.model_config(), IDENTITY)
         return shape | values_in_roles(self, IDENTITY)
 

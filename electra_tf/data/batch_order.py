@@ -25,7 +25,7 @@ import numpy as np
 
 _ROUNDS = 8
 # Shift and factor of each step of the hash.
-MIXING = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+_MIXING = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 # Places per block; shares are multiples of 1 / BLOCK.
 BLOCK = 1 << 16
 
@@ -76,7 +76,8 @@ def permute(index: np.ndarray, size: int, seed: int | str, epoch: int) -> np.nda
     Args:
       index: the places, int64 [n], each 0..size - 1.
     """
-    a, b = map(np.uint64, digits(size))
+    a = math.isqrt(size - 1) + 1
+    a, b = np.uint64(a), np.uint64(-(-size // a))
     keys = _round_keys(seed, epoch)
     result = index.astype(np.uint64)
     open_places = np.arange(len(result))
@@ -92,21 +93,9 @@ def permute(index: np.ndarray, size: int, seed: int | str, epoch: int) -> np.nda
     return result.astype(np.int64)
 
 
-def digits(size: int) -> tuple[int, int]:
-    """The numbers of values of the two digits for 0..size - 1."""
-    a = math.isqrt(size - 1) + 1
-    return a, -(-size // a)
-
-
-def keys_of_epochs(seed: int, start: int, count: int) -> np.ndarray:
-    """The keys of `permute` in these epochs: uint64 [count, rounds / 2, 2]."""
-    keys = _round_keys.__wrapped__
-    return np.stack([keys(seed, epoch) for epoch in range(start, start + count)])
-
-
 def _hash(x: np.ndarray) -> np.ndarray:
     """Mixes 64-bit numbers (the finalizer of SplitMix64), to 32 bits."""
-    for shift, factor in MIXING:
+    for shift, factor in _MIXING:
         x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
     return x >> np.uint64(32)
 

@@ -87,10 +87,6 @@ class RecordIndex:
     def __len__(self) -> int:
         return int(self._first[-1])
 
-    def tables(self) -> tuple[np.ndarray, np.ndarray]:
-        """Offsets [i + f] of record i in file f, and the first record of each file."""
-        return np.array(self._offsets), self._first
-
     def locate(self, index: int) -> Location:
         """The place of record `index` (0..len - 1)."""
         file = int(np.searchsorted(self._first, index, side="right")) - 1

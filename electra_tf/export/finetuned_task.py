@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fine-tuned model to export: where it is, what it is for, how it is called."""
+"""A fine-tuned model to export."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from electra_tf.inference.finetuned import TaskPredictor, predictor_of, read_tri
 from electra_tf.paths import escape
 from electra_tf.storage.manifest import split_name
 from electra_tf.storage.remote import expand
+from electra_tf.storage.remote_run import bring_model
 from electra_tf.text.vocabulary import resolve_settings
 
 _TRIAL = re.compile(r"_[0-9]+$")  # ends the name of its folder; a copy's goes on
@@ -44,7 +45,7 @@ class ExportedTask(NamedTuple):
         return next(head for head in heads if head.name == self.facts.name)
 
     def outputs(self, inputs: EncoderInputs) -> dict[str, tf.Tensor]:
-        """What the head says, without dropout; what asks for labels means nothing."""
+        """The head's outputs without dropout; those for labels mean nothing."""
         shape = tf.shape(inputs.ids)
         ones = "label_ids eid start_positions end_positions is_impossible".split()
         features = dict.fromkeys(ones, tf.zeros(shape[:1], tf.int32)) | {
@@ -72,6 +73,7 @@ def trial_dir_of(request: ExportRequest) -> Path:
         )
     if request.init_checkpoint:
         return Path(request.init_checkpoint)
+    bring_model(request.model_dir)
     parent = Path(request.model_dir) / "finetuning_models"
     tasks = {
         path.parent: hparams_in(path.parent).get("task_names", [])
@@ -108,7 +110,7 @@ def read_task(
     Args:
       folder: of a trial, `<data-dir>/models/<model-name>/finetuning_models/<...>_1`.
       task: one of its tasks.
-      vocab_file: the vocabulary, if it is not where the place of the folder says.
+      vocab_file: the vocabulary, if it is not in the data directory.
 
     Raises `UserError`: 2 for anything else, 65 for damaged checkpoints.
     """

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The formats of export_model.py, and what can be checked before TensorFlow is there.
+"""The formats of export_model.py, and the checks before TensorFlow is imported.
 
-A new format is an entry of FORMATS and a module with a function `export_<format>`.
+A new format is an entry of FORMATS and a module with a function.
 """
 
 from __future__ import annotations
 
 import importlib
-import os
+import pkgutil
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -18,38 +18,36 @@ from electra_tf.interop import readers
 from electra_tf.interop.checkpoint import CheckpointInfo, StoredModel
 from electra_tf.paths import shown
 from electra_tf.storage.atomic_folder import check_free
-from electra_tf.storage.remote_run import bring_model
 
 
 class Format(NamedTuple):
-    """What is known of a format before its module is imported."""
+    """The properties of a format."""
 
-    module: str  # its `export_<format>(ExportRequest)` returns what was written
+    function: str  # of electra_tf.export: ExportRequest -> the path of the export
     precisions: tuple[str, ...] = ("float32",)
     reads: tuple[str, ...] = ("what",)  # fields of a request that not every format has
-    needs_free_dir: bool = True  # False: it writes beside what is in output_dir
+    needs_free_dir: bool = True  # False: output_dir may hold other exports
 
 
-_HERE = "electra_tf.export"
 FORMATS = {
-    "huggingface": Format(f"{_HERE}.other_libraries", reads=("what", "handle")),
-    "hub": Format(f"{_HERE}.hub", reads=("handle", "license")),
-    "keras_hub": Format(f"{_HERE}.other_libraries"),
-    "litert": Format(f"{_HERE}.litert", ("float32", "float16", "int8")),
-    "onnx": Format(f"{_HERE}.onnx", ("float32", "int8")),
+    "huggingface": Format("other_libraries:export", reads=("what", "handle")),
+    "hub": Format("hub:export_hub", reads=("handle", "license")),
+    "keras_hub": Format("other_libraries:export"),
+    "litert": Format("litert:export_litert", ("float32", "float16", "int8")),
+    "onnx": Format("onnx:export_onnx", ("float32", "int8")),
     "saved_model": Format(
-        f"{_HERE}.saved_model",
+        "saved_model:export_saved_model",
         ("float32", "mixed_bfloat16"),
         reads=("what", "jit_compile"),
         needs_free_dir=False,
     ),
-    "tf1": Format(f"{_HERE}.other_libraries"),
+    "tf1": Format("other_libraries:export"),
 }
 OLD_NAMES = {"tflite": "litert"}
 
 
 class ExportRequest(NamedTuple):
-    """What to export, as what and where to; the flags of export_model.py."""
+    """The flags of export_model.py."""
 
     format: str  # a key of FORMATS or OLD_NAMES
     output_dir: str
@@ -62,7 +60,7 @@ class ExportRequest(NamedTuple):
     precision: str = "float32"
     jit_compile: bool = False
     allow_pytorch_bin: bool = False
-    handle: str | None = None  # this and what follows: of publishing
+    handle: str | None = None  # from here on: of publishing
     license: str | None = None
     publish: str | None = None
     private: bool = False
@@ -76,14 +74,14 @@ class ExportRequest(NamedTuple):
         return run_directory(self.data_dir, self.model_name)
 
     def find_model(self) -> CheckpointInfo:
-        """The pre-trained model that is meant."""
+        """The description of the pre-trained model."""
         path = self.model_dir or self.init_checkpoint
         return readers.find(path, print, self.allow_pytorch_bin)
 
     def read_model(
         self, found: CheckpointInfo | None = None, slots: bool = False
     ) -> StoredModel:
-        """Its weights and what they mean.
+        """The pre-trained model with its weights.
 
         Args:
           found: the result of `find_model`, if it was called before.
@@ -94,27 +92,28 @@ class ExportRequest(NamedTuple):
 
 
 def export(request: ExportRequest) -> str:
-    """Writes what is asked for, verified, and uploads it if asked to; returns where.
+    """Writes and verifies an export, uploads it with `publish`; returns its path.
 
-    With `publish`, a directory that exists already is uploaded unchanged. Prints which
-    of the two was done.
+    With `publish`, a directory that was written before is uploaded unchanged.
 
-    Raises `UserError`: 2 for a request that makes no sense or a model that has not what
-    is asked for, 65 for damaged files or when what was written does not compute the
-    same, 73 when it cannot be written.
+    Raises `UserError`: 2 for an invalid request or a part that the model lacks, 65 for
+    damaged files or an export that does not compute the same, 73 if it cannot be
+    written.
     """
     format = OLD_NAMES.get(request.format, request.format)
     request, known = request._replace(format=format), FORMATS[format]
-    _check_flags(request)
-    hub = importlib.import_module(f"{_HERE}.hub")  # which imports this module
+    _check_flags(request, known)
+    hub = importlib.import_module("electra_tf.export.hub")  # which imports this module
     hub.check(request)
     written = request.output_dir
     is_new = not (request.publish and hub.is_written(request))
     if is_new:
-        _check(request)
+        _check_model(request)
+        if known.needs_free_dir:
+            check_free(request.output_dir)
         startup.import_tensorflow()
-        module = importlib.import_module(known.module)
-        written = getattr(module, f"export_{request.format}")(request)
+        export_model = pkgutil.resolve_name(f"electra_tf.export.{known.function}")
+        written = export_model(request)
     if request.publish:
         hub.publish(request)
     done = "Would be uploaded unchanged:" if request.dry_run else "Uploaded unchanged:"
@@ -122,8 +121,8 @@ def export(request: ExportRequest) -> str:
     return str(written)
 
 
-def _check_flags(request: ExportRequest) -> None:
-    """Nothing that is asked for is left out without a word."""
+def _check_flags(request: ExportRequest, known: Format) -> None:
+    """Raises `UserError` for a flag without effect on the format."""
     for name in sorted({name for known in FORMATS.values() for name in known.reads}):
         takers = [f for f, known in FORMATS.items() if name in known.reads]
         if getattr(request, name) and request.format not in takers:
@@ -131,42 +130,20 @@ def _check_flags(request: ExportRequest) -> None:
                 f"--{name.replace('_', '-')} does not go with --format "
                 f"{request.format}, but with --format {', '.join(takers)}."
             )
-
-
-def _check(request: ExportRequest) -> None:
-    check_model(request)
-    known = FORMATS[request.format]
     if request.precision not in known.precisions:
         raise UserError(
             f"--precision {request.precision} does not go with --format "
             f"{request.format}; that has {', '.join(known.precisions)}."
         )
-    if known.needs_free_dir:
-        check_free(request.output_dir)
-    if request.init_checkpoint:
-        readers.check(request.init_checkpoint, request.allow_pytorch_bin)
 
 
-def check_model(request: ExportRequest) -> None:
-    """Raises `UserError` unless one model is named that may be there."""
+def _check_model(request: ExportRequest) -> None:
+    """Raises `UserError` unless one model is named."""
     run = request.data_dir, request.model_name
-    if request.init_checkpoint:
-        if any(run):
-            raise UserError(
-                "--init-checkpoint and --data-dir with --model-name both name a model; "
-                "give one."
-            )
-        return
-    if not all(run):
+    if any(run) if request.init_checkpoint else not all(run):
         raise UserError(
-            "which model? Give --data-dir and --model-name of a run, or "
+            "Name one model: by --data-dir and --model-name of a run, or by "
             "--init-checkpoint."
         )
-    if request.vocab_file:
+    if request.vocab_file and not request.init_checkpoint:
         raise UserError("--vocab-file goes with --init-checkpoint; a run has its own.")
-    bring_model(request.model_dir)
-    if not os.path.isdir(request.model_dir):
-        raise UserError(
-            f"{request.model_dir} not found: no run of that name.\nCheck --data-dir "
-            "and --model-name."
-        )

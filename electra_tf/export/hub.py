@@ -5,9 +5,9 @@
     encoder/, ...               SavedModels, each with its manifest.json
 
 What --format huggingface writes is uploaded as well, a repository for each network.
-Credentials are those of kagglehub and huggingface_hub, which find them by themselves;
-nothing here reads, prints or stores them. The facts of the card come from the run's
-files; what these do not hold is marked as missing.
+kagglehub and huggingface_hub find their credentials themselves; this module neither
+reads, prints nor stores them. The facts of the card come from the run's files; missing
+ones are marked.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _OF_UPLOADS = ("format", "output_dir", "handle", "publish", "private", "dry_run"
 
 
 def check(request: ExportRequest) -> None:
-    """Raises `UserError` for an upload that makes no sense, before any work."""
+    """Raises `UserError` for an invalid upload, before any work."""
     if not request.publish:
         if request.private or request.dry_run:
             raise UserError("--private and --dry-run go with --publish.")
@@ -86,7 +86,7 @@ def check(request: ExportRequest) -> None:
 
 
 def is_written(request: ExportRequest) -> bool:
-    """Whether the directory holds what the format writes."""
+    """Whether the directory holds an export of the format."""
     return bool(_folders(request, Path(fetch_once(request.output_dir))))
 
 
@@ -108,7 +108,7 @@ def export_hub(request: ExportRequest) -> str:
         differences = {}
         for kind in published_kinds(source):
             (folder / kind).mkdir()
-            servable = saved_model.servable_of(source, kind)
+            servable = saved_model.WHAT[kind](source)
             differences[kind] = saved_model.fill_folder(
                 folder / kind, servable, source, kind
             )
@@ -118,7 +118,7 @@ def export_hub(request: ExportRequest) -> str:
 
 
 def publish(request: ExportRequest) -> None:
-    """Uploads what lies in the directory; with `dry_run` it only says what would be.
+    """Uploads the directory; with `dry_run` only lists its files.
 
     Raises `UserError`: 65 if it is damaged, 73 if the upload fails.
     """
@@ -147,7 +147,7 @@ def publish(request: ExportRequest) -> None:
 def _uploads(
     request: ExportRequest, directory: Path
 ) -> Iterator[tuple[str, Path, list[str]]]:
-    """What goes where: (name there, folder with the content, files of it)."""
+    """Yields (name there, folder, its files) for each upload."""
     handle = str(request.handle)
     files = {f: _written_in(f) for f in _folders(request, directory)}
     for folder, names in files.items():
@@ -164,7 +164,7 @@ def _uploads(
 def _written_in(folder: Path) -> list[str]:
     """The files that an export has written into a folder, verified.
 
-    What users put beside them stays theirs; it is named.
+    Prints the names of other files, which are not uploaded.
     """
     listed = {*verify_folder(folder, print)["files"], MANIFEST}
     there = names_below(folder)
@@ -176,7 +176,7 @@ def _written_in(folder: Path) -> list[str]:
 
 
 def _licence(request: ExportRequest) -> str | None:
-    """The licence of what lies in a directory of --format hub, as its card says.
+    """The licence in the card of a directory of --format hub.
 
     Raises UserError without a card, and where Kaggle, which wants one, gets none.
     """
@@ -238,7 +238,7 @@ _HPARAMS = (
 
 
 class RunFacts(NamedTuple):
-    """What is known of how a model came about."""
+    """The origin of a model, as far as known."""
 
     source: ExportedModel
     hparams: dict[str, Any] | None = None  # config.json of the run
@@ -252,14 +252,14 @@ class RunFacts(NamedTuple):
 
     @property
     def metrics(self) -> list[tuple[Metric, float]]:
-        """The numbers that the evaluation has of the known metrics."""
+        """The known metrics of its evaluation."""
         numbers = self.results.get("metrics", {})
         found = [(metric, numbers.get(metric.name)) for metric in ALL_METRICS]
         return [pair for pair in found if isinstance(pair[1], (int, float))]
 
     @property
     def initial_weights(self) -> str | None:
-        """What the run began with, without the folders it was in."""
+        """The last two parts of init_checkpoint."""
         path = (self.hparams or {}).get("init_checkpoint")
         return path and "/".join(Path(path).parts[-2:])
 
@@ -280,11 +280,11 @@ def published_kinds(source: ExportedModel) -> list[str]:
 
 
 def facts_of(source: ExportedModel, run_dir: Path | None = None) -> RunFacts:
-    """What a model card can say.
+    """The facts for a model card.
 
     Args:
-      run_dir: of the run; None when there is only a checkpoint. One of fine-tuning
-        knows nothing of the pre-training.
+      run_dir: of the run; None for a checkpoint alone. A fine-tuning run has no facts
+        on pre-training.
     """
     facts, path = RunFacts(source), run_dir and run_dir / "config.json"
     hparams = read_json(path) if path and path.is_file() else None
@@ -295,9 +295,9 @@ def facts_of(source: ExportedModel, run_dir: Path | None = None) -> RunFacts:
 
 
 def _manifests(hparams, run_dir: Path, step: int) -> list[dict[str, Any] | None]:
-    """Those of the data that a run has read; None for one that is not there."""
+    """The manifests of the data that a run has read; None if missing."""
     found = []
-    for part in history.begun(hparams, step):
+    for part in history.started_phases(hparams, step):
         usual = data_folder(part, hparams.get("phases", []))
         shards = expand(joined(part.get("pretrain_tfrecords") or ""))
         folders = [Path(shard).parent for shard in shards]
@@ -349,11 +349,11 @@ def model_card(
 
 
 def _front_matter(name: str, facts: RunFacts, licence: str) -> str:
-    """What the Hub reads, with the results that it shows beside the model."""
+    """The card's metadata, with the results that the Hub shows beside the model."""
     from huggingface_hub import EvalResult, ModelCardData
 
     tag = facts.source.pretrainer.objective.tag
-    found = [
+    results = [
         EvalResult(
             task_type="feature-extraction",
             dataset_type="pre-training",
@@ -368,8 +368,8 @@ def _front_matter(name: str, facts: RunFacts, licence: str) -> str:
         license=licence,
         library_name="tensorflow",
         tags=["electra", *filter(None, [tag]), "tf-keras"],
-        model_name=name if found else None,
-        eval_results=found or None,
+        model_name=name if results else None,
+        eval_results=results or None,
     )
     return data.to_yaml()
 
@@ -408,7 +408,7 @@ def _data(facts: RunFacts) -> Iterator[str]:
 def _training(facts: RunFacts) -> str:
     if facts.hparams is None:
         return "Not recorded: the files of the model do not say it."
-    parts, rows = history.begun(facts.hparams, facts.step), []
+    parts, rows = history.started_phases(facts.hparams, facts.step), []
     for name in _HPARAMS:
         if name in facts.hparams:
             values = [str(part[name]) for part in parts]

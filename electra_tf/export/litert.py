@@ -15,7 +15,6 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from electra_tf.errors import UserError
 from electra_tf.export import saved_model
 from electra_tf.export.formats import ExportRequest
 from electra_tf.export.parts import python_pack
@@ -25,14 +24,13 @@ from electra_tf.storage.atomic_folder import atomic_folder
 from electra_tf.text.vocabulary import write_settings, write_tokens
 
 ConcreteFunction = tf.types.experimental.ConcreteFunction
-# Type of the weights -> the difference up to which it is the model, relative beyond 1;
-# None: it is only measured.
+# Type of the weights -> allowed difference, relative beyond 1; None: only measured.
 TOLERANCE = {"float32": 1e-4, "float16": 0.05, "int8": None}
 WHAT = ("encoder", "detector")
 
 
 def network_of(source: ExportedModel, what: str) -> ConcreteFunction:
-    """What is converted: int32 [1, max_seq_length] each in, float32 out.
+    """The function to convert: int32 [1, max_seq_length] each in, float32 out.
 
     The encoder gives sequence_output [1, L, H]; the detector logits [1, L].
     """
@@ -107,15 +105,12 @@ def _interpreter() -> type:
 
 def export_litert(request: ExportRequest) -> str:
     """A file for each part, and the vocabulary."""
-    if request.what not in (None, *WHAT):
-        raise UserError(f"--what {request.what!r}: choose one of {', '.join(WHAT)}.")
     stored = request.read_model()
     source = saved_model.source_of(stored)
-    saved_model.check_part(source, request.what or "encoder")
-    there = [kind for kind in saved_model.kinds_of(source) if kind in WHAT]
+    kinds = saved_model.parts_of(source, request.what, "litert", WHAT)
     results = []
     with atomic_folder(request.output_dir) as folder:
-        for what in [request.what] if request.what else there:
+        for what in kinds:
             network = network_of(source, what)
             model = convert(network, source, request.precision)
             results += measure(model, network, source, request.precision)

@@ -3,8 +3,8 @@
 
 The graph is written node by node: an encoder and its heads are few kinds of nodes, and
 the converter from TensorFlow's graphs (tf2onnx) looks for a maintainer. Inputs and
-outputs are those of the signature `ids` of the SavedModels, whose check each file has
-to pass in onnxruntime.
+outputs are those of the SavedModels' signature `ids`; each file has to pass its check
+in onnxruntime.
 
 Shapes: B batch, L length, H hidden width, N masked positions.
 """
@@ -26,12 +26,8 @@ from electra_tf.export.formats import ExportRequest
 from electra_tf.export.signatures import NAMES, Check
 from electra_tf.finetune.model import IMPOSSIBLE_POSITION
 from electra_tf.inference import finetuned
-from electra_tf.interop import cards, networks, readers, verification
-from electra_tf.interop.checkpoint import (
-    DISCRIMINATOR_HEAD,
-    GENERATOR_HEAD,
-    StoredModel,
-)
+from electra_tf.interop import cards, checkpoint, networks, readers, verification
+from electra_tf.interop.checkpoint import DISCRIMINATOR_HEAD, GENERATOR_HEAD
 from electra_tf.interop.networks import ENCODER
 from electra_tf.model.encoder import MASKED_SCORE
 from electra_tf.model.transformer_layer import LAYER_NORM_EPSILON
@@ -46,7 +42,7 @@ TOLERANCE = {"float32": 1e-4, "int8": None}
 
 
 class Graph:
-    """Nodes and weights of a network, named after what they are.
+    """Nodes and weights of a network.
 
     Args:
       tensors: the weights by the original's names.
@@ -159,18 +155,18 @@ def _attend(graph: Graph, x: str, bias: str, shape: ModelConfig, name: str) -> s
     return graph.norm(sum_, f"{name}output/LayerNorm")
 
 
-# Adds its nodes on the states [B, L, H]; returns the names of its outputs, which are
-# those of the signature `ids` of the SavedModels.
+# Adds its nodes on the states [B, L, H]; returns the names of its outputs, as in the
+# SavedModels' signature `ids`.
 Head = Callable[[Graph, str], list[str]]
 
 
 class Part(NamedTuple):
-    """What a file is made of."""
+    """The content of a file."""
 
     tensors: Mapping[str, np.ndarray]  # by the original's names
     shape: ModelConfig
     head: Head
-    check: Check  # what the model says to a batch, by the outputs' names
+    check: Check  # a batch and the model's outputs by name
     types: str = NAMES[2]  # the input that segments are read from
     least_length: int = 2  # of the ids of a text
 
@@ -199,7 +195,7 @@ def model_of(part: Part) -> Any:
     made = helper.make_graph(graph.nodes, "electra", *ends, arrays)
     opset = helper.make_opsetid("", OPSET)
     model = helper.make_model(made, opset_imports=[opset], producer_name="electra_tf")
-    model.ir_version = 10  # what opset 20 came with, for older runtimes
+    model.ir_version = 10  # the one of opset 20, for older runtimes
     model = onnx.shape_inference.infer_shapes(model)
     onnx.checker.check_model(model)
     return model
@@ -219,7 +215,7 @@ def write(model, path: Path, precision: str) -> None:
 
 
 def measure(path: Path, check: Check, precision: str) -> list[verification.Result]:
-    """How far onnxruntime is from what the model says; `UserError` (65) if too far."""
+    """Compares onnxruntime with the model; `UserError` (65) beyond the tolerance."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -284,7 +280,7 @@ def export_onnx(request: ExportRequest) -> str:
 
 
 def _card(
-    stored: StoredModel, parts: Mapping[str, Part], facts: Mapping[str, Any]
+    stored: checkpoint.StoredModel, parts: Mapping[str, Part], facts: Mapping[str, Any]
 ) -> str:
     what, part = next(iter(parts.items()))
     more = f'batch["{POSITIONS}"] = ids[:, :1] * 0\n' if what == "generator" else ""
@@ -303,25 +299,18 @@ def _card(
     )
 
 
-def _parts(stored: StoredModel, what: str | None) -> dict[str, Part]:
-    """What can be written of a pre-trained model."""
+def _parts(stored: checkpoint.StoredModel, what: str | None) -> dict[str, Part]:
+    """The parts of a pre-trained model to write."""
     source = saved_model.source_of(stored)
     others = ["detector"] if source.pretrainer.objective.needs_log_q else []
     if not networks.is_representable(stored):
         others.append("generator")
-    kinds = saved_model.kinds_of(source)
-    there = [kind for kind in kinds if kind in WHAT and kind not in others]
-    if what not in (None, *there) or not there:
-        raise UserError(
-            f"{stored.origin} has no {what or 'part'} that ONNX can hold; --format "
-            f"onnx has --what {', '.join(there) or '(nothing)'}, --format saved_model "
-            f"has {', '.join(kinds)}."
-        )
+    known = [kind for kind in WHAT if kind not in others]
     found = {}
-    for kind in [what] if what else there:
+    for kind in saved_model.parts_of(source, what, "onnx", known):
         name = {"detector": "discriminator", "scorer": "discriminator"}.get(kind, kind)
         network = networks.split(stored, name)[name]
-        check = saved_model.servable_of(source, kind).ids_check
+        check = saved_model.WHAT[kind](source).ids_check
         found[kind] = Part(network.tensors, network.shape, _HEADS[kind], check)
     return found
 
@@ -416,7 +405,7 @@ def of_task(task: ExportedTask) -> Head:
         return [op("Add", op("Mul", share, width), lowest, output="value")]
 
     def spans(graph: Graph, hidden: str) -> list[str]:
-        """What `heads.QuestionAnsweringHead` gives when it is not trained."""
+        """The outputs of `heads.QuestionAnsweringHead` without training."""
         op, penalty = graph.op, _penalty(graph)
         # Layers are named in the order in which they are made.
         layers = iter(f"{scope}{n}" for n in ("", "_1", "_2", "_3"))
@@ -448,7 +437,7 @@ def of_task(task: ExportedTask) -> Head:
 
 
 def _penalty(graph: Graph) -> str:
-    """What keeps answers out of the question and the padding [B, L]."""
+    """The penalty that keeps answers out of question and padding [B, L]."""
     op, constant = graph.op, graph.constant
     in_text = op("Cast", op("Mul", NAMES[1], NAMES[2]), to=1)
     length = op("Shape", NAMES[0], start=1, end=2)

@@ -17,48 +17,22 @@ from electra_tf.export.formats import ExportRequest
 from electra_tf.export.signatures import EncoderInputs
 from electra_tf.inference import finetuned
 from electra_tf.inference.finetuned import PROBLEMS
-from electra_tf.interop import (
-    huggingface,
-    keras_hub,
-    networks,
-    readers,
-    tf1,
-    verification,
-)
-from electra_tf.interop.networks import (
-    CLASSIFIER,
-    EMBEDDINGS,
-    ENCODER,
-    SPANS,
-    TEXT_CLASSIFIER,
-    Network,
-)
+from electra_tf.interop import huggingface, networks, readers, tf1, verification
+from electra_tf.interop.networks import ENCODER, Network
 
-_SEGMENTS = EMBEDDINGS + "token_type_embeddings"
+_SEGMENTS = networks.EMBEDDINGS + "token_type_embeddings"
 # For transformers' GELU to cut numbers at an end: max(x, 0) is within 0.17 / _SHARP of
 # gelu(_SHARP x) / _SHARP. A power of 2 costs no accuracy.
 _SHARP = 2.0**20
 
 
-def export_tf1(request: ExportRequest) -> Path:
-    """An original checkpoint."""
-    what = request.what or "all"
-    return tf1.write_tf1(request.read_model(slots=True), what, request.output_dir)
-
-
-def export_keras_hub(request: ExportRequest) -> Path:
-    """Preset directories of KerasHub, one for each encoder."""
-    what = request.what or "all"
-    return keras_hub.write_keras_hub(request.read_model(), what, request.output_dir)
-
-
-def export_huggingface(request: ExportRequest) -> Path:
-    """Directories of transformers, one for each network, or that of a task."""
-    what = request.what or "all"
-    if what in networks.WHAT:
-        stored = request.read_model()
-        return huggingface.write_huggingface(stored, what, request.output_dir)
-    return write_task(finetuned_task.task_of(request), request.output_dir)
+def export(request: ExportRequest) -> Path:
+    """A folder for each network, or one of a task or of a TF1 checkpoint."""
+    what, is_tf1 = request.what or "all", request.format == tf1.FORMAT
+    if request.format == huggingface.FORMAT and what not in networks.WHAT:
+        return write_task(finetuned_task.task_of(request), request.output_dir)
+    stored = request.read_model(slots=is_tf1)
+    return readers.WRITERS[request.format](stored, what, request.output_dir)
 
 
 def write_task(
@@ -97,7 +71,7 @@ def write_task(
 
 
 def _reason_against(task: ExportedTask) -> str | None:
-    """Why transformers has no such head."""
+    """Why transformers cannot represent the head; None if it can."""
     facts, config = task.facts, task.config
     width, labels = config.model_config().hidden_size, len(facts.labels)
     if facts.kind in PROBLEMS and 2 * labels > width:
@@ -123,7 +97,9 @@ def _tags(task: ExportedTask, network: Network, head) -> Network:
 
     So all rows of the segment table are written as row 1.
     """
-    tensors = network.tensors | {f"{CLASSIFIER}{k[6:]}": v for k, v in head.items()}
+    tensors = network.tensors | {
+        f"{networks.CLASSIFIER}{k[6:]}": v for k, v in head.items()
+    }
     tensors[_SEGMENTS] = np.repeat(tensors[_SEGMENTS][1:2], len(tensors[_SEGMENTS]), 0)
     return network._replace(tensors=tensors, labels=task.facts.labels)
 
@@ -151,10 +127,10 @@ def _two_layers(task, network: Network, first, last, labels) -> Network:
     width = network.shape.hidden_size
     spare = width - len(first[1])
     arrays = {
-        f"{CLASSIFIER}dense/kernel": np.pad(first[0], ((0, 0), (0, spare))),
-        f"{CLASSIFIER}dense/bias": np.pad(first[1], (0, spare)),
-        f"{TEXT_CLASSIFIER}kernel": np.pad(last[0], ((0, spare), (0, 0))),
-        f"{TEXT_CLASSIFIER}bias": last[1],
+        f"{networks.CLASSIFIER}dense/kernel": np.pad(first[0], ((0, 0), (0, spare))),
+        f"{networks.CLASSIFIER}dense/bias": np.pad(first[1], (0, spare)),
+        f"{networks.TEXT_CLASSIFIER}kernel": np.pad(last[0], ((0, spare), (0, 0))),
+        f"{networks.TEXT_CLASSIFIER}bias": last[1],
     }
     return network._replace(
         tensors=network.tensors | {k: np.float32(v) for k, v in arrays.items()},
@@ -167,7 +143,7 @@ def _two_layers(task, network: Network, first, last, labels) -> Network:
 def _spans(task: ExportedTask, network: Network, head) -> Network:
     """The start's and the end's layer side by side."""
     arrays = {
-        f"{SPANS}{part}": np.concatenate(
+        f"{networks.SPANS}{part}": np.concatenate(
             [head[f"dense/{part}"], head[f"dense_1/{part}"]], -1
         )
         for part in ("kernel", "bias")
@@ -180,7 +156,7 @@ _HEADS["regression"] = _number
 
 
 def _check(task: ExportedTask, network: Network, pad_id: int):
-    """Compares what was made of a head with the head itself."""
+    """Compares the converted head with the original one."""
     batch = verification.fixed_batch(network.shape, pad_id)
     [ours] = networks.outputs([network], batch)
     ids, mask, types = map(tf.constant, batch.values())
@@ -192,7 +168,7 @@ def _check(task: ExportedTask, network: Network, pad_id: int):
         share = np.clip(found["predictions"], 0, 1)[:, None]
         expected = facts.lowest + share * (facts.highest - facts.lowest)
     elif facts.kind == "qa":
-        # Elsewhere this head has a penalty; who asks transformers leaves them out.
+        # At other positions this head has a penalty; transformers' pipeline omits them.
         counts = batch["input_mask"] * batch["segment_ids"]
         counts[:, 0] = 1
         expected = np.stack([found["start_logits"], found["end_logits"]], -1)

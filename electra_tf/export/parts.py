@@ -16,31 +16,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
+from electra_tf.export import signatures
 from electra_tf.export.signatures import (
     NAMES,
-    NO_OFFSET,
     PROBES,
-    TEXT,
     Check,
     EncoderInputs,
     ExportedModel,
     Servable,
-    checked,
-    columns_of,
-    computed,
-    encoded,
-    encoder_specs,
-    ids_signature,
-    in_range,
-    map_windows,
-    of_same_rows,
-    pack,
-    probe_ids,
-    require,
-    reusable_root,
-    servable,
-    truncate,
-    windows_of,
 )
 from electra_tf.inference.model import TokenPrediction
 from electra_tf.inference.scoring import TokenScore
@@ -74,7 +57,7 @@ def encoder(source: ExportedModel) -> Servable:
         if training:
             seed = tf.random.uniform([2], maxval=tf.int32.max, dtype=tf.int32)
         tensors = (inputs[name] for name in NAMES)
-        return answer(checked(*tensors, source.shape), seed)
+        return answer(signatures.checked(*tensors, source.shape), seed)
 
     @tf.function(autograph=False)  # that all call, each in its way
     def answer(inputs, seed):
@@ -93,17 +76,19 @@ def encoder(source: ExportedModel) -> Servable:
         outputs = answer(inputs, None)
         return {name: outputs[name] for name in ENCODER_OUTPUTS}
 
-    root = reusable_root(network.variables)
+    root = signatures.reusable_root(network.variables)
     root.__call__ = tf.function(encode, autograph=False)
     for training in (False, True):
-        root.__call__.get_concrete_function(encoder_specs(), training=training)
-    inputs = probe_ids(source)
+        root.__call__.get_concrete_function(
+            signatures.encoder_specs(), training=training
+        )
+    inputs = signatures.probe_ids(source)
     output = network(*inputs.values()).sequence_output
     sequence = tf.cast(output, tf.float32).numpy()
     expected = {"sequence_output": sequence, "pooled_output": sequence[:, 0]}
     return Servable(
         root,
-        {"serving_default": ids_signature(source, last_layer)},
+        {"serving_default": signatures.ids_signature(source, last_layer)},
         [Check("serving_default", inputs, expected)],
         {"preprocessor": "the preprocessor exported beside it"},
     )
@@ -123,19 +108,22 @@ def preprocessor(source: ExportedModel) -> Servable:
     def pack_segments(segments, seq_length=default_length):
         least = 1 + len(segments)  # [CLS], and a [SEP] for each segment
         what = f"seq_length must be at least {least}; it is"
-        found = [in_range("a token id", s.flat_values, len(vocab)) for s in segments]
-        found.append(require(seq_length >= least, what, seq_length))
+        found = [
+            signatures.in_range("a token id", s.flat_values, len(vocab))
+            for s in segments
+        ]
+        found.append(signatures.require(seq_length >= least, what, seq_length))
         with tf.control_dependencies(found):
-            kept = truncate(segments, tf.identity(seq_length))
-        return dict(zip(NAMES, pack(kept, vocab, seq_length), strict=True))
+            kept = signatures.truncate(segments, tf.identity(seq_length))
+        return dict(zip(NAMES, signatures.pack(kept, vocab, seq_length), strict=True))
 
-    root = reusable_root()
+    root = signatures.reusable_root()
     tokens = tf.RaggedTensorSpec([None, None], tf.int32)
     length = tf.TensorSpec([], tf.int32, name="seq_length")
 
     root.tokenize = tf.train.Checkpoint()
     root.tokenize.__call__ = tf.function(
-        tokenizer.tokenize, autograph=False, input_signature=[TEXT]
+        tokenizer.tokenize, autograph=False, input_signature=[signatures.TEXT]
     )
     root.tokenize.get_special_tokens_dict = tf.function(
         lambda: {
@@ -153,7 +141,7 @@ def preprocessor(source: ExportedModel) -> Servable:
     for count in (1, 2):
         root.bert_pack_inputs.__call__.get_concrete_function([tokens] * count, length)
 
-    @tf.function(autograph=False, input_signature=[TEXT])
+    @tf.function(autograph=False, input_signature=[signatures.TEXT])
     def preprocess(text):
         tokens = root.tokenize.__call__(tf.ensure_shape(text, [None]))
         return root.bert_pack_inputs.__call__([tokens], tf.constant(default_length))
@@ -165,7 +153,7 @@ def preprocessor(source: ExportedModel) -> Servable:
     return Servable(
         root,
         {"serving_default": preprocess},
-        [Check("serving_default", {"text": encoded(PROBES)}, expected)],
+        [Check("serving_default", {"text": signatures.encoded(PROBES)}, expected)],
         {"seq_length": default_length},
     )
 
@@ -239,22 +227,24 @@ def _text_export(
     """
     tokenizer, size = source.tf_tokenizer(), source.max_seq_length - 2
 
-    @tf.function(autograph=False, input_signature=[TEXT])
+    @tf.function(autograph=False, input_signature=[signatures.TEXT])
     def of_texts(text):
         tokens = tokenize_with_offsets(tokenizer, tf.ensure_shape(text, [None]))
-        windows = windows_of(tokens.ids, size)
-        flat = map_windows(lambda x: ids_answer(x)[output], windows, source.vocab)
+        windows = signatures.windows_of(tokens.ids, size)
+        flat = signatures.map_windows(
+            lambda x: ids_answer(x)[output], windows, source.vocab
+        )
         numbers = tokens.ids.with_flat_values(flat)
         found = {
             output: numbers.to_tensor(),
             "tokens": tokens.surfaces.to_tensor(""),
-            "starts": tokens.starts.to_tensor(NO_OFFSET),
-            "ends": tokens.ends.to_tensor(NO_OFFSET),
+            "starts": tokens.starts.to_tensor(signatures.NO_OFFSET),
+            "ends": tokens.ends.to_tensor(signatures.NO_OFFSET),
             "num_tokens": tf.cast(tokens.ids.row_lengths(), tf.int32),
         }
         return found | ({total: tf.reduce_sum(numbers, axis=1)} if total else {})
 
-    expected = columns_of(
+    expected = signatures.columns_of(
         [
             {
                 "tokens": [token[0].encode() for token in row],
@@ -268,12 +258,14 @@ def _text_export(
     expected["num_tokens"] = np.array([len(row) for row in rows])
     if total:
         expected[total] = expected[output].sum(axis=1)
-    checks = [Check("serving_default", {"text": encoded(PROBES)}, expected)]
-    return servable(source, variables, of_texts, ids_answer, checks, {"window": size})
+    checks = [Check("serving_default", {"text": signatures.encoded(PROBES)}, expected)]
+    return signatures.servable(
+        source, variables, of_texts, ids_answer, checks, {"window": size}
+    )
 
 
 def generator(source: ExportedModel) -> Servable:
-    """The generator, or what a masked language model is.
+    """The generator, or a masked language model.
 
     `serving_default`: text string [B] with [MASK] in it -> tokens string and
     probabilities float32 [B, N, K] (the K best for each), num_masks int32 [B]. A text
@@ -285,10 +277,10 @@ def generator(source: ExportedModel) -> Servable:
     vocab = source.vocab
     tokenizer = source.tf_tokenizer()
     size = source.max_seq_length - 2
-    root = reusable_root(network.variables)
+    root = signatures.reusable_root(network.variables)
     vocabulary = tf.constant(list(vocab.tokens))
 
-    @tf.function(autograph=False, input_signature=[TEXT])
+    @tf.function(autograph=False, input_signature=[signatures.TEXT])
     def of_texts(text):
         text = tf.ensure_shape(text, [None])
         parts = tf.strings.split(text, MASK)  # [B, (parts)]
@@ -296,7 +288,7 @@ def generator(source: ExportedModel) -> Servable:
         masks = tf.fill([tokens.nrows(), 1], vocab.mask_id)
         tokens = parts.with_flat_values(tf.concat([tokens, masks], axis=1))
         tokens = tokens.merge_dims(1, 2)[:, :-1][:, :size]  # [B, (tokens)]
-        inputs = pack([tokens], vocab)
+        inputs = signatures.pack([tokens], vocab)
         places = places_of(vocab.mask_id, inputs.ids)
         logits = network.logits_at(*inputs, places.to_tensor())
         probs, ids = tf.math.top_k(tf.nn.softmax(logits), TOP)
@@ -308,18 +300,19 @@ def generator(source: ExportedModel) -> Servable:
             "num_masks": tf.cast(counts, tf.int32),
         }
 
-    logits_at = computed(source, network.logits_at)
+    logits_at = signatures.computed(source, network.logits_at)
     positions_spec = tf.TensorSpec([None, None], tf.int32, name="masked_lm_positions")
 
     @tf.function(
-        autograph=False, input_signature=[*encoder_specs().values(), positions_spec]
+        autograph=False,
+        input_signature=[*signatures.encoder_specs().values(), positions_spec],
     )
     def of_ids(input_word_ids, input_mask, input_type_ids, masked_lm_positions):
         inputs = (input_word_ids, input_mask, input_type_ids)
-        inputs = checked(*inputs, source.shape)
+        inputs = signatures.checked(*inputs, source.shape)
         both = "masked_lm_positions and input_word_ids"
-        positions, ids = of_same_rows(both, masked_lm_positions, inputs.ids)
-        inside = in_range("masked_lm_positions", positions, tf.shape(ids)[1])
+        positions, ids = signatures.of_same_rows(both, masked_lm_positions, inputs.ids)
+        inside = signatures.in_range("masked_lm_positions", positions, tf.shape(ids)[1])
         with tf.control_dependencies([inside]):
             positions = tf.identity(positions)
         return {"mlm_logits": logits_at(*inputs, positions)}
@@ -333,13 +326,13 @@ def generator(source: ExportedModel) -> Servable:
 
 
 def places_of(token_id: int, ids: tf.Tensor) -> tf.RaggedTensor:
-    """Where a token stands in each row of ids [B, L]: int32 [B, (places)]."""
+    """The positions of a token in each row of ids [B, L]: int32 [B, (places)]."""
     rows, places = tf.unstack(tf.cast(tf.where(ids == token_id), tf.int32), axis=1)
     return tf.RaggedTensor.from_value_rowids(places, rows, nrows=tf.shape(ids)[0])
 
 
 def _generator_checks(source: ExportedModel, network) -> list[Check]:
-    ids = probe_ids(source)
+    ids = signatures.probe_ids(source)
     inputs = EncoderInputs(*map(tf.constant, ids.values()))
     positions = (
         np.array([[1, 0], [2, 3], [0, 5], [4, 1]], np.int32) % ids[NAMES[0]].shape[1]
@@ -348,7 +341,7 @@ def _generator_checks(source: ExportedModel, network) -> list[Check]:
     return [
         Check(
             "serving_default",
-            {"text": encoded(_MASKED_PROBES)},
+            {"text": signatures.encoded(_MASKED_PROBES)},
             _expected_of_texts(source),
         ),
         Check("ids", ids | {"masked_lm_positions": positions}, {"mlm_logits": logits}),
@@ -358,7 +351,7 @@ def _generator_checks(source: ExportedModel, network) -> list[Check]:
 def _expected_of_texts(source: ExportedModel) -> dict[str, np.ndarray]:
     """The best tokens and their probabilities, as `fill_mask` has them in Python.
 
-    The tokens are compared as well only where no two are as good as equal, which may
+    Tokens are compared only if no two probabilities are nearly equal, since these may
     change places.
     """
     rows = source.in_python().fill_mask(_MASKED_PROBES, TOP + 1)

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -38,8 +39,8 @@ TASKS = {
     "tagging": task_signatures.tagger,
     "qa": task_signatures.question_answering,
 }
-# Above it, a SavedModel is not the model. bfloat16 has 8 bits, and rounds elsewhere
-# where TensorFlow puts operations together.
+# Allowed difference from the model. bfloat16 has 8 bits, and fused operations round at
+# other places.
 TOLERANCE = {"float32": 1e-5, "mixed_bfloat16": 0.25}
 _PACKAGES = ("electra-tf", "tensorflow", "tensorflow-text", "keras")
 
@@ -47,14 +48,14 @@ _PACKAGES = ("electra-tf", "tensorflow", "tensorflow-text", "keras")
 def source_of(
     stored: StoredModel, precision: str = "float32", jit_compile: bool = False
 ) -> ExportedModel:
-    """What to export of a model that was read from disk.
+    """The model to export, made from one that was read.
 
     Args:
       precision: "float32" or "mixed_bfloat16", the type of the computation; weights
         and answers are float32.
-      jit_compile: whether XLA compiles what signatures for ids compute.
+      jit_compile: whether XLA compiles the signatures for ids.
 
-    Of an encoder without heads only that can be exported.
+    A model without heads has an encoder only.
     """
     pretrainer = empty_pretrainer(stored.config, stored.vocab, precision)
     if any(name.startswith(HEADS) for name in stored.tensors):
@@ -93,21 +94,28 @@ def kinds_of(source: ExportedModel) -> list[str]:
     return kinds + ["generator"] * fills_masks
 
 
-def check_part(source: ExportedModel, what: str) -> None:
-    """Raises `UserError` unless a pre-trained model has a part, a key of WHAT."""
-    if what not in WHAT:
-        raise UserError(f"--what {what!r}: choose one of {', '.join(WHAT)}.")
-    if what not in (kinds := kinds_of(source)):
+def parts_of(
+    source: ExportedModel,
+    what: str | None,
+    format: str = "saved_model",
+    known: Collection[str] = WHAT,
+) -> list[str]:
+    """The parts of a pre-trained model to export.
+
+    Args:
+      what: the part that is asked for; None: all.
+      format: that of export_model.py; it can hold the parts `known`.
+
+    Raises `UserError` if there is none.
+    """
+    there = [kind for kind in kinds_of(source) if kind in known]
+    if what not in (None, *there) or not there:
         raise UserError(
-            f"{source.name} is {source.pretrainer.objective.model}: it has no {what} "
-            f"to export.\n--format saved_model has --what {', '.join(kinds)}."
+            f"{source.name} is {source.pretrainer.objective.model}: it has no "
+            f"{what or 'part'} for --format {format}.\nThat format has --what "
+            f"{', '.join(there) or '(nothing)'}."
         )
-
-
-def servable_of(source: ExportedModel, what: str) -> Servable:
-    """A part of a pre-trained model; see `check_part`."""
-    check_part(source, what)
-    return WHAT[what](source)
+    return [what] if what else there
 
 
 def write_part(
@@ -116,24 +124,15 @@ def write_part(
     output_dir: str | os.PathLike,
     in_float32: ExportedModel | None = None,
 ) -> Path:
-    """`write_parts` for one."""
-    return write_parts(source, [what], output_dir, in_float32)[0]
-
-
-def write_parts(
-    source: ExportedModel,
-    kinds: Sequence[str],
-    output_dir: str | os.PathLike,
-    in_float32: ExportedModel | None = None,
-) -> list[Path]:
-    """`write_saved_models` for parts of a pre-trained model, keys of WHAT.
+    """`write_saved_models` for a part of a pre-trained model.
 
     Args:
       in_float32: the model in float32 where `source` is not.
     """
-    servables = {what: servable_of(source, what) for what in kinds}
-    exact = {what: servable_of(in_float32, what) for what in kinds if in_float32}
-    return write_saved_models(servables, source, output_dir, exact)
+    [what] = parts_of(source, what)
+    exact = {what: WHAT[what](in_float32)} if in_float32 else {}
+    found = {what: WHAT[what](source)}
+    return write_saved_models(found, source, output_dir, exact)[0]
 
 
 def write_saved_models(
@@ -145,16 +144,15 @@ def write_saved_models(
     """Writes `<output_dir>/<what>/<next version>/` as TensorFlow Serving wants them.
 
     They load with tensorflow and tensorflow_text alone. They get one version number and
-    appear together: a server never has an encoder of one model beside the preprocessor
-    of another.
+    appear together, so that a server never combines parts of two models.
 
     Args:
       servables: by the names to serve them under.
-      exact: the same in float32 where they are not; the manifests then say how much of
-        their accuracy is lost.
+      exact: the same in float32, if they are not; the manifests then have the loss of
+        accuracy.
 
     Returns the directories.  Raises `UserError`: 73 when they cannot be written, 65
-    when one does not compute what the model does.
+    if one does not compute the same as the model.
     """
     finals = _next_version([Path(output_dir) / what for what in servables])
     with atomic_folders(finals) as folders:
@@ -164,7 +162,7 @@ def write_saved_models(
 
 
 def _next_version(bases: Sequence[Path]) -> list[Path]:
-    """A folder in each, of the first number that is above all that are there."""
+    """A folder in each, numbered one above the highest number in any."""
     names = [name for base in bases for name in remote.names_in(base)]
     number = 1 + max((int(name) for name in names if name.isdecimal()), default=0)
     return [base / str(number) for base in bases]
@@ -184,7 +182,7 @@ def fill_folder(
     Returns the greatest difference from the model.  Raises `OSError` when it cannot be
     written, `UserError` (65) when that difference is beyond TOLERANCE.
     """
-    # The vocabulary is in the graph; as an asset it is there for people and tools.
+    # The graph has the vocabulary; the asset is for people and tools.
     vocab_file = folder / "vocab.txt"
     text = "".join(f"{token}\n" for token in source.vocab.tokens)
     vocab_file.write_text(text, encoding="utf-8")
@@ -249,35 +247,38 @@ def export_saved_model(request: ExportRequest) -> str:
 
     Another name than those in WHAT is a fine-tuned task's.
     """
-    if request.what and request.what not in WHAT:
-        _export_task(request)
-        return request.output_dir
-    stored = request.read_model()
-    source = source_of(stored, request.precision, request.jit_compile)
-    in_float32 = None if request.precision == "float32" else source_of(stored)
-    kinds = [request.what] if request.what else kinds_of(source)
-    written = write_parts(source, kinds, request.output_dir, in_float32)
-    for what, folder in zip(kinds, written, strict=True):
+    if request.what in (None, *WHAT):
+        make = functools.partial(_parts, request, request.read_model())
+    else:
+        make = functools.partial(_task, request)
+    source, servables = make(request.precision)
+    exact = {} if request.precision == "float32" else make("float32")[1]
+    written = write_saved_models(servables, source, request.output_dir, exact)
+    for what, folder in zip(servables, written, strict=True):
         _report(what, folder)
     return request.output_dir
 
 
-def _export_task(request: ExportRequest) -> None:
-    task = finetuned_task.task_of(request, request.precision)
+def _parts(
+    request: ExportRequest, stored: StoredModel, precision: str
+) -> tuple[ExportedModel, dict[str, Servable]]:
+    source = source_of(stored, precision, request.jit_compile)
+    kinds = parts_of(source, request.what)
+    return source, {what: WHAT[what](source) for what in kinds}
+
+
+def _task(
+    request: ExportRequest, precision: str
+) -> tuple[ExportedModel, dict[str, Servable]]:
+    task = finetuned_task.task_of(request, precision)
     source = task.source._replace(jit_compile=request.jit_compile)
-    task, name = task._replace(source=source), request.what.replace(":", ".")
-    make, exact = TASKS[task.facts.kind], {}
-    if request.precision != "float32":
-        exact = {name: make(finetuned_task.task_of(request))}
-    print(shown(f"{request.what}: from {task.folder}"))
-    [written] = write_saved_models(
-        {name: make(task)}, source, request.output_dir, exact
-    )
-    _report(request.what, written)
+    print(shown(f"{request.what}: from {task.folder}, {precision}"))
+    servable = TASKS[task.facts.kind](task._replace(source=source))
+    return source, {request.what.replace(":", "."): servable}
 
 
 def _report(what: str, written: Path) -> None:
-    """Says what was written, and how far it is from the model."""
+    """Prints the path and the difference from the model."""
     manifest = verify_folder(written)
     gap = manifest["max_difference"]
     print(shown(f"{what}: {written}, greatest difference from the model {gap:.1e}"))

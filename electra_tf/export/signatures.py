@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every served model shares: the inputs, their checks in the graph, batches.
+"""Shared by all served models: inputs, their checks in the graph, batches.
 
 Inputs are ids of packed texts or raw texts. Without the checks an id of -1 or a mask of
-another length gives a number; on a GPU so does an id beyond the vocabulary.
+another length gives a number, and on a GPU an id beyond the vocabulary.
 
 Shapes: B batch, W windows, L length; N tokens in all.
 """
@@ -50,13 +50,13 @@ def checked(
     shape: ModelConfig,
     least_length: int = 1,
 ) -> EncoderInputs:
-    """The same tensors; reading them raises InvalidArgument unless they make sense.
+    """The same tensors; reading them raises InvalidArgument for invalid values.
 
     Args:
       shape: of the encoder that they are for.
       least_length: tokens that they must have.
     """
-    # A signature states its ranks, but nothing holds callers to it.
+    # A signature states its ranks, but callers are not bound to them.
     inputs = [tf.ensure_shape(x, [None, None]) for x in (ids, mask, type_ids)]
     (rows, length), most = tf.unstack(tf.shape(ids)), shape.max_position_embeddings
     found = [
@@ -118,18 +118,18 @@ class ExportedModel(NamedTuple):
     max_seq_length: int
     pretrainer: ElectraPretrainer | FinetuningModel
     facts: dict[str, Any]  # for the manifest: step, data, ...
-    jit_compile: bool = False  # XLA compiles what signatures for ids compute
+    jit_compile: bool = False  # XLA compiles the signatures for ids
 
     @property
     def objective(self) -> str:
-        """What it was trained for."""
+        """The training objective."""
         if isinstance(self.pretrainer, ElectraPretrainer):
             return self.pretrainer.settings.objective
         return "fine-tuned"
 
     @property
     def shape(self) -> ModelConfig:
-        """Of its encoder: what that can read."""
+        """The config of its encoder."""
         return self.pretrainer.model_config
 
     def tokenizer(self) -> Tokenizer:
@@ -137,7 +137,7 @@ class ExportedModel(NamedTuple):
         return Tokenizer(self.vocab, *self.tokenizer_config)
 
     def in_python(self) -> PretrainedModel:
-        """The model at work in Python, whose answers an export is compared with."""
+        """The model in Python; exports are compared with its answers."""
         config = PretrainingConfig(max_seq_length=self.max_seq_length)
         settings = self.tokenizer_config, self.name
         return PretrainedModel(config, self.vocab, self.pretrainer, *settings)
@@ -148,7 +148,7 @@ class ExportedModel(NamedTuple):
 
 
 class Check(NamedTuple):
-    """Inputs of a signature and what the model itself computes from them."""
+    """Inputs of a signature and the model's own outputs for them."""
 
     signature: str
     inputs: dict[str, np.ndarray]
@@ -156,7 +156,7 @@ class Check(NamedTuple):
 
 
 class Servable(NamedTuple):
-    """A SavedModel to be: its root object and how it is called."""
+    """The content of a SavedModel."""
 
     root: tf.train.Checkpoint
     signatures: dict[str, Any]
@@ -165,7 +165,7 @@ class Servable(NamedTuple):
 
     @property
     def ids_check(self) -> Check:
-        """That of the signature for ids, the last."""
+        """The last check, of the signature for ids."""
         return self.checks[-1]
 
 
@@ -183,9 +183,9 @@ def reusable_root(variables=()) -> tf.train.Checkpoint:
 
 
 def computed(source: ExportedModel, function: Callable) -> Callable:
-    """A function of checked ids, compiled where its model is exported so.
+    """A function of checked ids, compiled if the export asks for it.
 
-    The checks stay outside: XLA leaves assertions out.
+    The checks stay outside, since XLA omits assertions.
     """
     if not source.jit_compile:
         return function
@@ -276,7 +276,7 @@ def pack(
 
     Args:
       segments: one or two RaggedTensors int32 [B, (tokens)] that fit.
-      length: of the result; None: that of the longest row.
+      length: of the result; None: of the longest row.
     """
     rows = segments[0].nrows()
     parts = [tf.fill([rows, 1], vocab.cls_id)]
@@ -300,7 +300,7 @@ def pack(
 
 
 def _ends(segments: Sequence[tf.RaggedTensor]) -> list[tf.Tensor]:
-    """How many [SEP] follow each segment in each row, [B]: 1, or 0 where it is none."""
+    """The number of [SEP] after each segment in each row, [B]: 1, or 0 for none."""
     lengths = [segment.row_lengths() for segment in segments]
     others = [tf.minimum(one, 1) for one in lengths[1:]]
     return [tf.ones_like(lengths[0]), *others]
@@ -348,7 +348,7 @@ def windows_of(tokens: tf.RaggedTensor, size: int) -> tf.RaggedTensor:
 def _by_length(
     lengths: tf.Tensor, inner: Sequence[int], compute: Callable[[tf.Tensor], tf.Tensor]
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """What `compute` gives for rows of like length, ROWS_PER_STEP at a time.
+    """The results of `compute` for rows of similar length, ROWS_PER_STEP at a time.
 
     Args:
       lengths: of the rows.

@@ -15,23 +15,9 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from electra_tf.export import signatures
 from electra_tf.export.finetuned_task import ExportedTask
-from electra_tf.export.signatures import (
-    NO_OFFSET,
-    PROBES,
-    TEXT,
-    Check,
-    EncoderInputs,
-    Servable,
-    columns_of,
-    encoded,
-    map_rows,
-    map_windows,
-    of_same_rows,
-    servable,
-    truncate,
-    windows_of,
-)
+from electra_tf.export.signatures import PROBES, Check, EncoderInputs, Servable
 from electra_tf.finetune import qa, qa_answers
 from electra_tf.finetune.qa_answers import Answers, decode
 from electra_tf.finetune.registry import table_of
@@ -54,7 +40,7 @@ def text_classifier(task: ExportedTask) -> Servable:
     `serving_default`: text (and text_b, if the task has pairs) string [B] -> label
     string [B], probability float32 [B], labels string [B, C], probabilities float32
     [B, C]; where a text has several classes, these two alone, each probability by
-    itself; of a regression value float32 [B]. What is too long is cut as in training.
+    itself; of a regression value float32 [B]. Long texts are cut as in training.
     `ids`: the encoder's inputs -> logits and probabilities [B, C], or value [B].
     """
     source, facts = task.source, task.facts
@@ -84,11 +70,11 @@ def text_classifier(task: ExportedTask) -> Servable:
 
     def of_texts(*texts):
         texts = [tf.ensure_shape(text, [None]) for text in texts]
-        texts = of_same_rows("text and text_b", *texts)
+        texts = signatures.of_same_rows("text and text_b", *texts)
         segments = [tokenizer.tokenize(text) for text in texts]
-        segments = truncate(segments, source.max_seq_length)
+        segments = signatures.truncate(segments, source.max_seq_length)
         width = max(1, len(facts.labels))
-        return answer(map_rows(numbers, segments, source.vocab, width))
+        return answer(signatures.map_rows(numbers, segments, source.vocab, width))
 
     def of_ids(inputs: EncoderInputs) -> dict[str, tf.Tensor]:
         values = numbers(inputs)
@@ -110,11 +96,11 @@ def _labels_in_python(task: ExportedTask, asked: list) -> dict[str, np.ndarray]:
     if not labels:
         return {"value": np.array([row["value"] for row in rows])}
     shares = np.array([[row["probabilities"][x] for x in labels] for row in rows])
-    names = np.tile(encoded(labels), (len(rows), 1))
+    names = np.tile(signatures.encoded(labels), (len(rows), 1))
     found = {"labels": names, "probabilities": shares}
     if task.facts.kind == "multilabel":
         return found
-    best = encoded([row["label"] for row in rows])
+    best = signatures.encoded([row["label"] for row in rows])
     return found | {"label": best, "probability": shares.max(axis=1)}
 
 
@@ -127,7 +113,7 @@ def tagger(task: ExportedTask) -> Servable:
     `ids`: the encoder's inputs -> logits and probabilities float32 [B, L, C]; a word's
     are those of its first token.
 
-    Segment ids are 1 throughout, as in training; `ids` sees to that itself.
+    Segment ids are 1 throughout, as in training; `ids` sets them itself.
     """
     source, facts = task.source, task.facts
     tokenizer, size = source.tf_tokenizer(), source.max_seq_length - 2
@@ -137,12 +123,12 @@ def tagger(task: ExportedTask) -> Servable:
     def logits(inputs: EncoderInputs) -> tf.Tensor:
         return task.outputs(inputs._replace(type_ids=inputs.mask))["logits"]
 
-    @tf.function(autograph=False, input_signature=[TEXT])
+    @tf.function(autograph=False, input_signature=[signatures.TEXT])
     def of_texts(text):
         tokens = tokenize_with_offsets(tokenizer, tf.ensure_shape(text, [None]))
-        windows = windows_of(tokens.ids, size)
+        windows = signatures.windows_of(tokens.ids, size)
         width = len(facts.labels)
-        flat = map_windows(logits, windows, source.vocab, width=width)
+        flat = signatures.map_windows(logits, windows, source.vocab, width=width)
         first = tokens.ids.with_flat_values(tf.gather(begins, tokens.ids.flat_values))
         # A word ends where its last piece does.
         piece = tf.cumsum(tf.cast(first.flat_values, tf.int32)) - 1
@@ -157,8 +143,8 @@ def tagger(task: ExportedTask) -> Servable:
         best = tf.gather(names, tf.argmax(probs, axis=-1))
         return {
             "words": starts.with_flat_values(words).to_tensor(""),
-            "starts": starts.to_tensor(NO_OFFSET),
-            "ends": ends.to_tensor(NO_OFFSET),
+            "starts": starts.to_tensor(signatures.NO_OFFSET),
+            "ends": ends.to_tensor(signatures.NO_OFFSET),
             "labels": starts.with_flat_values(best).to_tensor(""),
             "probabilities": starts.with_flat_values(
                 tf.reduce_max(probs, axis=-1)
@@ -183,17 +169,19 @@ def _characters(text, row, start, end) -> tf.Tensor:
 
 
 def _servable(task, of_texts, ids_answer, texts, expected, best) -> Servable:
-    """A SavedModel that was asked `texts`, by name, and must say what is expected.
+    """A SavedModel with a check: `texts` by name and the expected outputs.
 
-    In half precision labels change with the order of the operations: there `best`, the
-    output that names the best ones, is left out.
+    In half precision labels change with the order of the operations, so the check
+    leaves out `best`, the output with the best labels.
     """
     if task.source.facts["precision"] != "float32":
         expected.pop(best, None)
-    inputs = {name: encoded(values) for name, values in texts.items()}
+    inputs = {name: signatures.encoded(values) for name, values in texts.items()}
     checks = [Check("serving_default", inputs, expected)]
     facts = {"labels": list(task.facts.labels)} | table_of(task.facts, task.config)
-    return servable(task.source, task.variables, of_texts, ids_answer, checks, facts)
+    return signatures.servable(
+        task.source, task.variables, of_texts, ids_answer, checks, facts
+    )
 
 
 def _tags_in_python(task: ExportedTask, logits) -> dict[str, np.ndarray]:
@@ -220,7 +208,7 @@ def _tags_in_python(task: ExportedTask, logits) -> dict[str, np.ndarray]:
         spans = zip(row["starts"], row["ends"], strict=True)
         rows.append(row | {"words": [text[start:end].encode() for start, end in spans]})
     counts = [len(row["starts"]) for row in rows]
-    return columns_of(rows) | {"num_words": np.array(counts)}
+    return signatures.columns_of(rows) | {"num_words": np.array(counts)}
 
 
 class _Windows(NamedTuple):
@@ -267,7 +255,9 @@ def question_answering(task: ExportedTask) -> Servable:
     @tf.function(autograph=False, input_signature=texts)
     def of_texts(question, context):
         question, context = (tf.ensure_shape(x, [None]) for x in (question, context))
-        question, context = of_same_rows("question and context", question, context)
+        question, context = signatures.of_same_rows(
+            "question and context", question, context
+        )
         query = tokenizer.tokenize(question)[:, : config.max_query_length]
         rows = tf.shape(question)[0]
         document = tokenize_with_offsets(tokenizer, context)
@@ -275,7 +265,7 @@ def question_answering(task: ExportedTask) -> Servable:
         queries = tf.gather(query, windows.row)
         places = tf.ragged.range(windows.first, windows.first + windows.length)
         parts = tf.gather(document.ids.flat_values, places)
-        values = map_rows(
+        values = signatures.map_rows(
             network, [queries, parts], source.vocab, 4 * count + 1, least_length=beam
         )
         *spans, null = tf.split(values, [count] * 4 + [1], axis=1)
@@ -298,7 +288,9 @@ def question_answering(task: ExportedTask) -> Servable:
     checks = _checks(task)
     # The joint head takes the best of that many tokens.
     least = config.beam_size if config.joint_prediction else 1
-    return servable(source, task.variables, of_texts, of_ids, checks, facts, least)
+    return signatures.servable(
+        source, task.variables, of_texts, of_ids, checks, facts, least
+    )
 
 
 def windows_on(document: tf.RaggedTensor, query: tf.RaggedTensor, config) -> _Windows:
@@ -322,7 +314,7 @@ def windows_on(document: tf.RaggedTensor, query: tf.RaggedTensor, config) -> _Wi
 
 
 def _beam(config) -> int:
-    """How many starts of a window are looked at, and of each how many ends."""
+    """The number of starts of a window, and of ends of each start."""
     return config.beam_size if config.joint_prediction else config.n_best_size
 
 
@@ -423,8 +415,8 @@ def _in_text(best, document: TokensInText, context) -> dict[str, tf.Tensor]:
     start, end = offsets(document.starts, first), offsets(document.ends, last)
     return {
         "answer": _characters(context, tf.range(tf.size(start)), start, end),
-        "start": tf.where(found, start, NO_OFFSET),
-        "end": tf.where(found, end, NO_OFFSET),
+        "start": tf.where(found, start, signatures.NO_OFFSET),
+        "end": tf.where(found, end, signatures.NO_OFFSET),
         "score": score,
         "probability": probability,
     }
@@ -444,7 +436,7 @@ def _named(outputs: dict[str, tf.Tensor], config) -> dict[str, tf.Tensor]:
 
 
 def _has_null(task: ExportedTask) -> bool:
-    """Whether it can say that a question has no answer."""
+    """Whether it can answer that a question has no answer."""
     config = task.config
     return task.facts.has_impossible and (
         config.answerable_classifier or not config.joint_prediction
@@ -456,7 +448,7 @@ def _score(answer: qa_answers.Answer) -> float:
 
 
 def _check_of(pairs, expected: dict[str, np.ndarray]) -> Check:
-    questions, contexts = map(encoded, zip(*pairs, strict=True))
+    questions, contexts = map(signatures.encoded, zip(*pairs, strict=True))
     inputs = {"question": questions, "context": contexts}
     return Check("serving_default", inputs, expected)
 
@@ -476,7 +468,7 @@ def _checks(task: ExportedTask) -> list[Check]:
         distance = abs(odds - config.qa_na_threshold)
         if is_exact and (distance >= _NEAR_TIE).all():
             checks[0].expected["has_answer"] = odds <= config.qa_na_threshold
-    # Which answer it is, and where, can be told where nothing else is as good.
+    # Answers and their places are compared only if no other is nearly as good.
     clear = [
         (pair, best.text)
         for pair, (nbest, best, _) in zip(pairs, found, strict=True)
@@ -495,10 +487,10 @@ def _checks(task: ExportedTask) -> list[Check]:
 def in_python(
     task: ExportedTask, question: str, context: str, answer_text: str | None = None
 ) -> Answers:
-    """What `run_finetuning.py` answers, window by window.
+    """The answers of `run_finetuning.py`, window by window.
 
     Args:
-      answer_text: how the text is found, if not as the task does it.
+      answer_text: the hparam, if not the task's value.
     """
     source = task.source
     reader = qa.QATask(task.facts.name, task.config, source.tokenizer())

@@ -87,7 +87,9 @@ def differences(
     if "init_sha256" in stored and "init_sha256" in ours:
         ignored.add("init_checkpoint")  # The weights count, not their place.
     there, here = (
-        _flat({k: v for k, v in _without_places(x).items() if k not in ignored})
+        checkpoints.flat(
+            {k: v for k, v in _without_places(x).items() if k not in ignored}
+        )
         for x in (defaults | dict(stored), ours)
     )
     # Hashes of data are compared as far as both sides have them.
@@ -96,17 +98,6 @@ def differences(
         for name, *values in checkpoints.differences(there, here)
         if name.partition(":")[0] != DATA or name in there.keys() & here.keys()
     ]
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Values by names such as "tasks: mine: text_a"."""
-    found = {}
-    for name, value in settings.items():
-        if isinstance(value, Mapping) and value:
-            found |= _flat(value, f"{prefix}{name}: ")
-        else:
-            found[prefix + name] = value
-    return found
 
 
 def _without_places(settings: Mapping[str, Any]) -> dict[str, Any]:

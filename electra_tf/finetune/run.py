@@ -95,7 +95,7 @@ def run(flags: Flags, console: Console) -> int:
         if config.evaluates_its_trials:
             source = None  # Each trial has its own.
             for trial in numbers(config):
-                readers.check(config.trial_dir(trial))
+                readers.find(config.trial_dir(trial), console.log)
         # The results of the training stay beside these.
         path = config.results_txt.removesuffix("_results.txt")
         config = dataclasses.replace(config, results_txt=f"{path}_eval_results.txt")

@@ -31,7 +31,7 @@ from electra_tf.inference.scoring import (
     batched,
     windows_of,
 )
-from electra_tf.interop import huggingface, keras_hub, readers, tf1
+from electra_tf.interop import readers
 from electra_tf.interop.checkpoint import HEADS, StoredModel, empty_pretrainer
 from electra_tf.paths import local_of
 from electra_tf.storage.checkpoints import of_arrays
@@ -221,14 +221,9 @@ class PretrainedModel(Model):
           format: "huggingface" or "keras_hub", with a directory for each network; or
             "tf1", a checkpoint of the original.
         """
-        writers = {
-            "huggingface": huggingface.write_huggingface,
-            "keras_hub": keras_hub.write_keras_hub,
-            "tf1": tf1.write_tf1,
-        }
-        if format not in writers:
+        if format not in readers.WRITERS:
             raise UserError(
-                f"format {format!r} is not one of {', '.join(writers)}.\n"
+                f"format {format!r} is not one of {', '.join(readers.WRITERS)}.\n"
                 "export_model.py has others."
             )
         tensors = {v.path: np.array(v) for v in self._network.variables}
@@ -236,7 +231,7 @@ class PretrainedModel(Model):
         stored = StoredModel(
             self.config, *settings, tensors, {}, 0, self.origin, self._known
         )
-        writers[format](stored, "all", path, log=silent)
+        readers.WRITERS[format](stored, "all", path, log=silent)
 
     @functools.cached_property
     def _words(self):

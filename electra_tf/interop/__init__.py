@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What model lies at this path? What does a run begin with? Others' formats, both ways.
+"""Checkpoints of every format: described, read, written; the start of a run.
 
 Nothing is skipped: a name that is missing or left over is an error.
 """

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """One description of a checkpoint, whatever its format, and the model read from it.
 
-Whether it fits a run is one rule for every purpose, which gives all differences at
-once. Compared is what files say, without TensorFlow; only the original's checkpoints
-have to be opened for their shape. Above 600 lines: fields are inferred from the shapes
-that are described here, and compared here.
+One function compares it with a run, for every purpose, and gives all differences at
+once. It compares what files state, without TensorFlow; only the original's checkpoints
+have to be opened for their shape. Above 600 lines: the fields that weights show are
+inferred and compared here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import glob
 import hashlib
 import json
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -28,40 +27,22 @@ from electra_tf.config import objectives
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.hparams import IDENTITY
 from electra_tf.config.model import SIZES, ModelConfig, model_config
-from electra_tf.config.objectives import (
-    ENCODER,
-    GENERATORS,
-    MASKED_LM_HEAD,
-    OBJECTIVES,
-    by_heads,
-    by_scopes,
-    translated,
-)
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import silent
 from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.storage import manifest
 from electra_tf.storage.checkpoints import SLOTS, StoredTensors
-from electra_tf.storage.manifest import (
-    CHECKPOINT_MANIFEST,
-    read_json,
-    sha256,
-    split_name,
-)
-from electra_tf.text.vocabulary import (
-    TokenizerConfig,
-    Vocabulary,
-    read_settings,
-    resolve_settings,
-)
+from electra_tf.text import vocabulary
+from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 
 if TYPE_CHECKING:
     from electra_tf.pretrain.pretraining import ElectraPretrainer
 
 DISCRIMINATOR_HEAD = f"{objectives.DISCRIMINATOR_HEAD}/"
-GENERATOR_HEAD = f"{MASKED_LM_HEAD}/"
+GENERATOR_HEAD = f"{objectives.MASKED_LM_HEAD}/"
 HEADS = (
-    *{f"{head}/" for kind in OBJECTIVES.values() for head in kind.heads},
-    *{f"{kind.head}/" for kind in GENERATORS.values() if kind.head},
+    *{f"{head}/" for kind in objectives.OBJECTIVES.values() for head in kind.heads},
+    *{f"{kind.head}/" for kind in objectives.GENERATORS.values() if kind.head},
 )
 # Tables with a row for each token.
 BY_TOKEN = ("/word_embeddings", "_predictions/output_bias", "/token_counts")
@@ -76,9 +57,7 @@ _IGNORED = {
     WARM_START: {"max_position_embeddings"},
 }
 _FEW_CAPITALS = 0.01  # of the tokens; uncased vocabularies have none
-# Files of weights: of directories, and of a checkpoint behind its prefix.
-_WEIGHTS = (".safetensors", ".h5")
-_OF_CHECKPOINT = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
+_WEIGHTS = (".safetensors", ".h5")  # files of weights in directories
 # The encoder's fields. The last two leave no trace in its weights.
 SHAPE = (
     "hidden_size",
@@ -91,7 +70,7 @@ SHAPE = (
     "hidden_act",
 )
 _OVERRIDES = "model_hparam_overrides"
-WORDS = f"{ENCODER}/embeddings/word_embeddings"
+WORDS = f"{objectives.ENCODER}/embeddings/word_embeddings"
 # The generator's sizes are fractions of these.
 _FRACTIONS = {
     "generator_hidden_size": "hidden_size",
@@ -135,15 +114,15 @@ class Opened(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointInfo:
-    """What lies at a path, by its files; weights are read on request.
+    """The model at a path, by its files; weights are read on request.
 
     Attributes:
       origin: the checkpoint's prefix, or the directory.
       known: the config fields that its files state, as `fields_of_hparams` has them.
-      tokenizer_config, vocab_file: None where no file says it.
-      open: opens the tensors; those of TensorFlow are read one at a time.
-      run: the directory of the run of this project that it belongs to.
-      recorded_sha256: of the vocabulary of that run.
+      tokenizer_config, vocab_file: None if unknown.
+      open: opens the tensors; TensorFlow's are read one at a time.
+      run: the directory of its run, if this project wrote it.
+      recorded_sha256: of that run's vocabulary.
     """
 
     origin: str
@@ -156,21 +135,21 @@ class CheckpointInfo:
 
     @functools.cached_property
     def vocab_sha256(self) -> str | None:
-        """The hash of its vocabulary, if that is known."""
+        """The hash of its vocabulary, if known."""
         if self.recorded_sha256 or self.vocab_file is None:
             return self.recorded_sha256
         return Vocabulary.load(self.vocab_file).sha256
 
     @functools.cached_property
     def do_lower_case(self) -> bool | None:
-        """None where no file says it."""
+        """None if unknown."""
         if self.tokenizer_config:
             return self.tokenizer_config.do_lower_case
         return self.known.get("do_lower_case")
 
     @functools.cached_property
     def inferred(self) -> dict[str, Any]:
-        """The fields that its weights show, which TensorFlow reads for it."""
+        """The fields that its weights show; needs TensorFlow."""
         startup.import_tensorflow()
         return fields_of_shapes(self.open().tensors.shapes, self.origin)
 
@@ -187,10 +166,10 @@ class CheckpointInfo:
         config: PretrainingConfig | FinetuningConfig | Mapping[str, Any],
         purpose: str,
     ) -> list[Difference]:
-        """Where it and the config of a run differ, as far as its files say it.
+        """Where it and the config of a run differ, as far as its files state it.
 
         Args:
-          config: of EXPORT the hparams that the user adds.
+          config: or the hparams that a user sets.
           purpose: RESUME or EVALUATE: the same model; WARM_START: weights whose
             objective, vocabulary and length may differ; FINETUNE: the encoder; EXPORT:
             weights, files and hparams of one whole model.
@@ -202,85 +181,88 @@ class CheckpointInfo:
             there = there | {"do_lower_case": self.do_lower_case}
         if isinstance(config, Mapping):
             here = fields_of_hparams(config, defaults=False)
+        else:
+            here = dataclasses.asdict(config.model_config()) | config.identity()
+            here["embedding_size"] = config.embedding_size
+            here["do_lower_case"] = config.do_lower_case
+        found = []
+        if purpose == EXPORT:
             found = contradictions(self.inferred, there | here)
-            return found + [d for d in differences(there, here) if d not in found]
-        here = dataclasses.asdict(config.model_config()) | config.identity()
-        here["embedding_size"] = config.embedding_size
-        here["do_lower_case"] = config.do_lower_case
         ignored = _IGNORED.get(purpose, ())
-        return [d for d in differences(there, here) if d[0] not in ignored]
+        more = [d for d in differences(there, here) if d not in found]
+        return found + [d for d in more if d[0] not in ignored]
 
     def check(
         self,
-        config: PretrainingConfig | FinetuningConfig,
-        vocab: Vocabulary,
+        config: PretrainingConfig | FinetuningConfig | Mapping[str, Any],
+        vocab: Vocabulary | None,
         purpose: str,
     ) -> None:
-        """Raises a `UserError` with all differences and the hparams that fit."""
+        """Raises a `UserError` with all differences and the hparams that fit.
+
+        Args:
+          config, purpose: see `compare`.
+          vocab: of the config; None: of hparams, which are compared alone.
+        """
         found = self.compare(config, purpose)
+        reasons, remedies = [text_of(found)] if found else [], []
         fitting = hparams_of_fields((name, there) for name, there, _ in found)
         if purpose == FINETUNE and any(name in SHAPE for name, _, _ in found):
             fitting |= size_hparams(self.shape)
-        reasons, remedies = [text_of(found)] if found else [], []
-        sha256 = self.vocab_sha256
-        if purpose != WARM_START and sha256 not in (None, vocab.sha256):
-            reasons.append(
-                f"it was trained with another vocabulary than {vocab.path}: sha256 "
-                f"{sha256:.16}... there, {vocab.sha256:.16}... here"
+        if vocab and purpose != WARM_START:
+            own, expected = self.vocab_file, self.vocab_sha256
+            has_own = own and os.path.isfile(own)
+            if expected not in (None, vocab.sha256):
+                reasons.append(
+                    f"it was trained with another vocabulary than {vocab.path}: sha256 "
+                    f"{expected:.16}... there, {vocab.sha256:.16}... here"
+                )
+                if has_own and Vocabulary.load(own).sha256 == expected:
+                    fitting["vocab_file"] = own
+                else:
+                    remedies.append("Set vocab_file to its vocabulary.")
+        if vocab and purpose == FINETUNE and (stored := self.tokenizer_config):
+            ours = vocabulary.resolve_settings(
+                vocab, do_lower_case=config.do_lower_case
             )
-            theirs = self.vocab_file
-            is_file = theirs and os.path.isfile(theirs)
-            if is_file and Vocabulary.load(theirs).sha256 == sha256:
-                fitting["vocab_file"] = theirs
-            else:
-                remedies.append("Set vocab_file to its vocabulary.")
-        ours = resolve_settings(vocab, do_lower_case=config.do_lower_case)
-        stored = self.tokenizer_config
-        same_case = stored and stored.do_lower_case == ours.do_lower_case
-        if purpose == FINETUNE and same_case and not stored.equivalent(ours):
-            reasons.append(f"its text is {stored} there, {ours} here")
-            remedies.append(f"Set strip_accents in {vocab.path}.json as it was there.")
-        if fitting:
+            same_case = stored.do_lower_case == ours.do_lower_case
+            if same_case and not stored.equivalent(ours):
+                reasons.append(f"its text is {stored} there, {ours} here")
+                remedies.append(f"Set strip_accents in {vocab.path}.json as it was.")
+        if purpose == EXPORT:
+            remedies = ["Weights, the files beside them and hparams must agree."]
+        elif fitting:
             remedies.append(f"These hparams fit it: {json.dumps(fitting)}")
         if reasons:
             raise UserError(
-                f"{self.origin} is another model than this run's: "
-                f"{'; '.join(reasons)}.\n{' '.join(remedies)}"
+                f"{self.origin} is another model: {'; '.join(reasons)}.\n"
+                f"{' '.join(remedies)}"
             )
 
     def finetuning_hparams(self, explicit: Mapping[str, Any]) -> dict[str, Any]:
-        """Its shape and casing, as hparams of a fine-tuning run.
+        """Its shape and casing, as hparams of a fine-tuning run that sets `explicit`.
 
-        Raises a `UserError` with all hparams of `explicit` that give another shape.
+        Raises a `UserError` if these contradict it.
         """
-        shape, given = self.shape, fields_of_hparams(explicit, False)
-        if found := differences(shape, given):
-            raise UserError(
-                f"{self.origin} is another model: {text_of(found)}.\n"
-                "Leave the shape out: the checkpoint decides it. These hparams fit it: "
-                f"{json.dumps(size_hparams(shape))}"
-            )
-        found = size_hparams(shape, explicit.get("model_size"))
-        more = explicit.get("model_hparam_overrides", {})
-        found["model_hparam_overrides"] = more | found.get("model_hparam_overrides", {})
-        if "do_lower_case" not in explicit and self.do_lower_case is not None:
+        self.check(explicit, None, FINETUNE)
+        found = size_hparams(self.shape, explicit.get("model_size"))
+        found[_OVERRIDES] = explicit.get(_OVERRIDES, {}) | found.get(_OVERRIDES, {})
+        if self.do_lower_case is not None:
             found["do_lower_case"] = self.do_lower_case
         return found
 
     def weights_sha256(self) -> str:
-        """A hash of the files of its weights, of a run as the manifest has theirs."""
-        manifest = Path(self.origin + CHECKPOINT_MANIFEST)
-        if os.path.isdir(self.origin):
-            files = Path(self.origin).rglob("*")
-            paths = [p for p in files if p.suffix in _WEIGHTS and p.is_file()]
+        """A hash of the files of its weights; those of a run are in its manifest."""
+        path = Path(self.origin)
+        record = Path(self.origin + manifest.CHECKPOINT_MANIFEST)
+        if files := record.is_file() and manifest.read_json(record).get("files"):
+            hashes = [file["sha256"] for _, file in sorted(files.items())]
         else:
-            names = manifest.parent.glob(f"{glob.escape(Path(self.origin).name)}.*")
-            paths = [path for path in names if _OF_CHECKPOINT.search(path.name)]
-        files = read_json(manifest).get("files") if manifest.is_file() else None
-        if files:
-            hashes = [one["sha256"] for _, one in sorted(files.items())]
-        else:
-            hashes = [sha256(path) for path in sorted(paths)]
+            files = [path.parent / f"{path.name}.index"]
+            files += path.parent.glob(f"{glob.escape(path.name)}.data-*-of-*")
+            if path.is_dir():
+                files = [p for p in path.rglob("*") if p.suffix in _WEIGHTS]
+            hashes = [manifest.sha256(file) for file in sorted(files)]
         return hashlib.sha256(" ".join(hashes).encode()).hexdigest()
 
     def tensors(self, log: Callable[[str], None]) -> StoredTensors:
@@ -317,12 +299,11 @@ class CheckpointInfo:
         log(f"Note: {self.origin}: {note}.")
 
     def unknown_casing(self, vocab: Vocabulary) -> str | None:
-        """What to ask for where nothing says whether text is lower-cased.
+        """The error message if the casing is unknown and matters; else None.
 
-        And it matters: the original's default, lower case, would make tokens with
-        capitals unused.
+        The original's default, lower case, would leave tokens with capitals unused.
         """
-        if self.do_lower_case is not None or read_settings(vocab.path):
+        if self.do_lower_case is not None or vocabulary.read_settings(vocab.path):
             return None
         capitals = sum(t != t.lower() and not t.startswith("[") for t in vocab.tokens)
         if capitals <= _FEW_CAPITALS * len(vocab):
@@ -334,7 +315,7 @@ class CheckpointInfo:
         )
 
     def check_casing(self, vocab: Vocabulary) -> None:
-        """Raises a `UserError` if `unknown_casing` asks something."""
+        """Raises a `UserError` if the casing is unknown and matters."""
         if question := self.unknown_casing(vocab):
             raise UserError(question)
 
@@ -360,13 +341,13 @@ class CheckpointInfo:
         slots: bool = False,
         strict: bool = True,
     ) -> StoredModel:
-        """The whole model: complete, and as its files, its weights and the user say.
+        """The whole model, complete and consistent with its files and the hparams.
 
         Args:
           vocab_file: the vocabulary; None: the one beside the weights.
-          hparams: what the files do not say; must agree with them.
-          slots: whether to read the optimizer's, twice as large, as well.
-          strict: whether a library that computes something else is an error.
+          hparams: fields that the files do not state; they must agree with them.
+          slots: whether to read the optimizer's slots, twice as large, as well.
+          strict: whether another result of the library that wrote it is an error.
 
         Raises `UserError`: 2 when something does not fit, 65 when weights are missing,
         unexpected or of a wrong shape.
@@ -388,12 +369,7 @@ class CheckpointInfo:
         hparams = hparams or {}
         vocab.check_size(hparams.get("vocab_size", len(vocab)))
         model = dataclasses.replace(self, open=lambda: opened)
-        if found := model.compare(hparams, EXPORT):
-            text = "; ".join(f"{name} is {a!r}, not {b!r}" for name, a, b in found)
-            raise UserError(
-                f"{self.origin}: {text}.\nWeights, the files beside them and hparams "
-                "must agree; hparams only add what the others do not say."
-            )
+        model.check(hparams, None, EXPORT)
         unknown = _assumed(every.shapes)
         known = {k: v for k, v in model.inferred.items() if k not in unknown}
         known |= self.known | fields_of_hparams(hparams, defaults=False)
@@ -402,11 +378,11 @@ class CheckpointInfo:
         merged = model.inferred | known
         if "num_attention_heads" not in known:
             log(note_of_heads(merged["hidden_size"], self.origin))
-        tokenizer = self.tokenizer_config or resolve_settings(
+        tokenizer = self.tokenizer_config or vocabulary.resolve_settings(
             vocab, do_lower_case=merged.get("do_lower_case")
         )
         path = Path(os.path.abspath(self.origin))  # "." has a name, too.
-        name = path.parent.name if split_name(path.name) else path.name
+        name = path.parent.name if manifest.split_name(path.name) else path.name
         name = merged.pop("model_name", None) or name
         merged |= {"do_lower_case": tokenizer.do_lower_case, "vocab_file": vocab.path}
         config = PretrainingConfig.from_hparams(
@@ -438,13 +414,13 @@ class StoredModel(NamedTuple):
     slots: dict[str, np.ndarray]
     step: int
     origin: str  # where it was read
-    # What files, user and weights say of `config`, as `fields_of_hparams` has it; the
-    # rest of it is assumed.
+    # The fields of `config` that files, weights and hparams state, as in
+    # `fields_of_hparams`; the others are assumed.
     known: Mapping[str, Any] = MappingProxyType({})
 
     @property
     def name(self) -> str:
-        """The run's name, or that of the file or folder it came from."""
+        """The name of the run, or of the file or folder."""
         return self.config.model_name
 
     @property
@@ -457,7 +433,7 @@ class StoredModel(NamedTuple):
 
 
 def as_float32(array: np.ndarray) -> np.ndarray:
-    """The same in float32, where it has another width; integers unchanged."""
+    """Floats as float32; integers unchanged."""
     is_float = array.dtype.kind == "f" or array.dtype.name == "bfloat16"
     return array.astype(np.float32) if is_float else array
 
@@ -465,7 +441,7 @@ def as_float32(array: np.ndarray) -> np.ndarray:
 def fit_rows(
     stored: StoredTensors, vocab: Vocabulary, log: Callable[[str], None] = silent
 ) -> StoredTensors:
-    """Without the rows of ids that a model's vocabulary does not have, with a note.
+    """Cuts rows beyond the vocabulary from the tables of tokens, with a note.
 
     Raises `UserError` where there are more tokens than rows.
     """
@@ -502,7 +478,7 @@ def empty_pretrainer(
 
 
 def _check_complete(stored: StoredModel) -> None:
-    """Every weight of every part that is there, in its shape; nothing else."""
+    """Raises `UserError` (65) unless each part has all its weights, in their shapes."""
     import tensorflow as tf
 
     with tf.Graph().as_default():  # Its names and shapes; no weight is ever made.
@@ -534,13 +510,13 @@ def _check_complete(stored: StoredModel) -> None:
 def fields_of_hparams(
     hparams: Mapping[str, Any], defaults: bool = True
 ) -> dict[str, Any]:
-    """Fields that hparams set, those of `model_size` and the overrides included.
+    """Fields that hparams set, also by `model_size` and the overrides.
 
     Args:
       defaults: whether a model_size implies the defaults of `ModelConfig`, too, as in
         the config of a run.
     """
-    found = translated(hparams)
+    found = objectives.translated(hparams)
     size, overrides = found.get("model_size"), found.pop(_OVERRIDES, None) or {}
     if size:
         implied = model_config(size, 1, overrides).overrides()
@@ -554,7 +530,7 @@ def fields_of_hparams(
 
 
 def hparams_of_fields(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Fields as a user sets them, those of the encoder in model_hparam_overrides."""
+    """Fields as hparams, with the encoder's in model_hparam_overrides."""
     found: dict[str, Any] = {}
     for name, value in fields:
         place = found.setdefault(_OVERRIDES, {}) if name in _OF_ENCODER else found
@@ -579,8 +555,8 @@ def size_hparams(shape: Mapping[str, Any], size: str | None = None) -> dict[str,
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[Difference]:
     """Where two descriptions of a model contradict each other.
 
-    Compared is what both have and what makes another model. Fractions are equal if they
-    give the same size: 0.33333 of 768 is 256.
+    Only fields that both have and that identify a model count. Fractions are equal if
+    they give the same size: 0.33333 of 768 is 256.
     """
 
     def size(name: str, fields: Mapping[str, Any]) -> Any:
@@ -619,10 +595,11 @@ def fields_of_shapes(shapes: Shapes, origin: str) -> dict[str, Any]:
     for weights of another model.
     """
     scopes = _scopes(shapes)
-    generator, objective = by_scopes(scopes), by_heads(scopes)
-    kind, [tower, *_] = GENERATORS[generator], GENERATORS["two_tower"].encoders
-    only_towers = tower in scopes and not _depth(shapes, ENCODER)
-    main = tower if only_towers else ENCODER
+    generator, objective = objectives.by_scopes(scopes), objectives.by_heads(scopes)
+    kind = objectives.GENERATORS[generator]
+    tower = objectives.GENERATORS["two_tower"].encoders[0]
+    only_towers = tower in scopes and not _depth(shapes, objectives.ENCODER)
+    main = tower if only_towers else objectives.ENCODER
     try:
         vocab_size, embedding_size = shapes[WORDS]
         hidden, intermediate = shapes[
@@ -672,24 +649,24 @@ def fields_of_shapes(shapes: Shapes, origin: str) -> dict[str, Any]:
 def _assumed(shapes: Shapes) -> set[str]:
     """Fields of `fields_of_shapes` that no weight shows.
 
-    How many positions were trained is in no shape; a generator without weights may be
-    a uniform one, or one that lies elsewhere.
+    No shape shows how many positions were trained. A generator without weights may be
+    uniform, or stored elsewhere.
     """
     scopes = _scopes(shapes)
-    if GENERATORS[by_scopes(scopes)].scopes:
+    if objectives.GENERATORS[objectives.by_scopes(scopes)].scopes:
         return {"max_seq_length"}
-    unknown = set() if by_heads(scopes) else {"objective"}
+    unknown = set() if objectives.by_heads(scopes) else {"objective"}
     return {"max_seq_length", "generator"} | unknown
 
 
 def contradictions(
     inferred: Mapping[str, Any], stated: Mapping[str, Any]
 ) -> list[Difference]:
-    """`differences` from what files or users state, but for what no weight shows."""
+    """`differences` from stated fields, without those that no weight shows."""
     found = []
     for name, seen, value in differences(inferred, stated):
         if name == "objective" and seen in ("electra", "electric"):
-            if value in GENERATORS[inferred["generator"]].objectives:
+            if value in objectives.GENERATORS[inferred["generator"]].objectives:
                 continue
         # Of one width, both have the same shapes.
         if name == "embedding_sharing" and (seen, value) == ("untied", "disentangled"):

@@ -2,11 +2,10 @@
 """Model directories of Hugging Face's transformers, in and out.
 
 config.json, model.safetensors, the tokenizer's files and a model card; one directory
-for each network. Needs the package safetensors; transformers and torch only add their
-own reading of what was written. Weights are one safetensors file or several with an
-index; PyTorch's pickles only on request, and then by the reader that takes nothing but
-tensors from them. Above 600 lines: both directions share the tables of what can be
-stated there.
+for each network. Needs the package safetensors; with transformers and torch, exports
+are also read and run by them. Weights are one safetensors file or several with an
+index; PyTorch's pickles are read on request, with `weights_only=True`. Above 600 lines:
+reading and writing share the tables of names and settings.
 """
 
 from __future__ import annotations
@@ -29,13 +28,8 @@ from electra_tf.config.hparams import check
 from electra_tf.config.model import ModelConfig
 from electra_tf.console import silent
 from electra_tf.errors import EXIT_DAMAGED, UserError, reason_of
-from electra_tf.interop import cards, networks, verification
-from electra_tf.interop.checkpoint import (
-    CheckpointInfo,
-    Opened,
-    StoredModel,
-    as_float32,
-)
+from electra_tf.interop import cards, checkpoint, networks, verification
+from electra_tf.interop.checkpoint import CheckpointInfo, Opened, StoredModel
 from electra_tf.interop.networks import Network
 from electra_tf.storage.checkpoints import of_arrays
 from electra_tf.storage.manifest import format_of, read_json, verify_folder
@@ -47,11 +41,13 @@ CONFIG = "config.json"
 PREFIX = "electra."  # before the names of an encoder, except in an ElectraModel
 TIED = "generator_lm_head.weight"
 _WORDS = "electra.embeddings.word_embeddings.weight"
-_ENCODER_PARTS = ("embeddings.", "embeddings_project.", "encoder.")
 _HEADS = ("discriminator_predictions.", "generator_predictions.", "generator_lm_head.")
 # The weights of each head of a task.
-_TASK_LAYERS = ({"classifier"}, {"classifier.dense", "classifier.out_proj"})
-_TASK_LAYERS += ({"qa_outputs"},)
+_TASK_LAYERS = (
+    {"classifier"},
+    {"classifier.dense", "classifier.out_proj"},
+    {"qa_outputs"},
+)
 
 ARCHITECTURES = {
     networks.DISCRIMINATOR_HEAD: "ElectraForPreTraining",
@@ -64,7 +60,7 @@ ARCHITECTURES = {
 # Names of activations there -> here; of several for one of ours, the last is written.
 _ACTIVATIONS = {name: name for name in ("gelu", "relu", "tanh", "linear")}
 _ACTIVATIONS |= dict.fromkeys(("gelu_new", "gelu_pytorch_tanh"), "gelu_tanh")
-# What changes the computation there and has one value here.
+# Keys of config.json that change the computation and have one value here.
 _ALWAYS = {
     "layer_norm_eps": 1e-12,
     "is_decoder": False,
@@ -88,12 +84,9 @@ UNDERSTOOD = {
 
 def is_directory_of(folder: Path) -> bool:
     """Whether a folder looks like one of transformers."""
-    if said := format_of(folder):
-        return said == FORMAT
-    if files_in(folder):
-        return True
-    config = folder / CONFIG
-    return config.is_file() and "model_type" in read_json(config)
+    if form := format_of(folder):
+        return form == FORMAT
+    return bool(files_in(folder)) or "model_type" in _json_of(folder / CONFIG)
 
 
 def _transposed(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -104,14 +97,14 @@ def _transposed(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     }
 
 
-# What config.json can state: the one place for reading and for writing.
+# config.json, for reading and for writing.
 
 
 def check_representable(network: Network, origin: str) -> None:
-    """Raises `UserError` for a network that means something else here and there.
+    """Raises `UserError` for a network that transformers would compute differently.
 
-    Their masked language model has gelu in its head whatever its layers have; here
-    the head has what the layers have.
+    Its masked language model always has gelu in the head; here the head has the
+    activation of the layers.
     """
     act = network.shape.hidden_act
     if act != "gelu" and network.head() == networks.GENERATOR_HEAD:
@@ -127,7 +120,7 @@ def config_of(network: Network, pad_id: int) -> dict[str, Any]:
     shape = dataclasses.asdict(network.shape)
     names = {ours: theirs for theirs, ours in _ACTIVATIONS.items()}
     shape["hidden_act"] = names[network.shape.hidden_act]
-    config = {
+    config: dict[str, Any] = {
         "architectures": [ARCHITECTURES[network.head()]],
         "model_type": "electra",
         "embedding_size": network.embedding_size,
@@ -135,10 +128,6 @@ def config_of(network: Network, pad_id: int) -> dict[str, Any]:
         "pad_token_id": pad_id,
         "tie_word_embeddings": True,
         "dtype": "float32",
-        "summary_type": "first",
-        "summary_use_proj": True,
-        "summary_activation": "gelu",
-        "summary_last_dropout": 0.1,
     }
     if network.labels:
         config["id2label"] = {str(i): label for i, label in enumerate(network.labels)}
@@ -163,8 +152,8 @@ def shape_of(config: dict[str, Any], folder: Path) -> tuple[ModelConfig, int]:
                 f"{place}: {name} is {value!r}; this project, like the original, "
                 f"computes with {only!r} alone."
             )
-    fields = {field.name: field.default for field in dataclasses.fields(ModelConfig)}
-    values = {name: config.get(name, default) for name, default in fields.items()}
+    fields = dataclasses.fields(ModelConfig)
+    values = {field.name: config.get(field.name, field.default) for field in fields}
     act = str(values["hidden_act"])
     if act not in _ACTIVATIONS:
         raise UserError(
@@ -216,17 +205,18 @@ def write_networks(
     tokenizer = vocabulary.fast_tokenizer(
         stored.vocab.distinct, stored.tokenizer_config
     )
-    encode = functools.partial(tokenizer.encode_batch, add_special_tokens=False)
-    words = verification.words_tokenized_otherwise(
-        stored, lambda texts: [found.ids for found in encode(texts)]
-    )
-    facts = {"words_tokenized_otherwise": words._asdict(), **(more or {})}
+
+    def encode(texts: list[str]) -> list[list[int]]:
+        return [e.ids for e in tokenizer.encode_batch(texts, add_special_tokens=False)]
+
+    library = "the package tokenizers"
+    words = verification.words_tokenized_otherwise(stored, library, encode, log)
+    facts = {"words_tokenized_otherwise": words, **(more or {})}
 
     def write(network: Network, folder: Path):
         return [*checked, *_write_network(network, stored, folder)], facts
 
     verification.write_networks(found, stored, output_dir, FORMAT, write, log)
-    log(f"measured with the package tokenizers: {words}")
     if not _peer_installed():
         log("transformers and torch are not installed: read again by electra_tf only.")
     return Path(output_dir)
@@ -326,20 +316,20 @@ def read_network(
     """The network in a directory, complete with its head.
 
     Args:
-      note: called with a line on what is left out.
+      note: called with a line for each part that is left out.
 
     Raises `UserError`: 2 for another model family or what cannot be represented here,
     65 for damaged or incomplete files.
     """
     config = read_json(folder / CONFIG)
     shape, embedding_size = shape_of(config, folder)
-    place = folder / WEIGHTS
-    stored, tensors = read_tensors(folder, allow_pytorch_bin), {}
-    is_whole = any(name.startswith(PREFIX) for name in stored)
-    for name, array in stored.items():
-        if not name.removeprefix(PREFIX).startswith(BUFFERS):
-            is_bare = not is_whole and name.startswith(_ENCODER_PARTS)
-            tensors[PREFIX + name if is_bare else name] = array
+    place, tensors = folder / WEIGHTS, read_tensors(folder, allow_pytorch_bin)
+    if not any(name.startswith(PREFIX) for name in tensors):  # an ElectraModel
+        parts = ("embeddings.", "embeddings_project.", "encoder.")
+        tensors = {
+            PREFIX + name if name.startswith(parts) else name: array
+            for name, array in tensors.items()
+        }
     # Some files repeat the word embeddings.
     repeated = tensors.pop(TIED, None)
     if repeated is not None and not np.array_equal(repeated, tensors.get(_WORDS)):
@@ -353,9 +343,9 @@ def read_network(
     found = _transposed(networks.renamed(tensors, ours, str(place)))
     words = found.get(f"{networks.EMBEDDINGS}word_embeddings")
     if words is not None:
-        if (said := config.get("vocab_size", len(words))) != len(words):
+        if (size := config.get("vocab_size", len(words))) != len(words):
             raise UserError(
-                f"{folder / CONFIG}: vocab_size is {said}, but {place.name} has "
+                f"{folder / CONFIG}: vocab_size is {size}, but {place.name} has "
                 f"{len(words)} word embeddings.",
                 EXIT_DAMAGED,
             )
@@ -368,7 +358,7 @@ def read_network(
 def _known(
     tensors: dict[str, np.ndarray], note: Callable[[str], None]
 ) -> dict[str, np.ndarray]:
-    """Without heads that have no equivalent, are not whole or stand beside another."""
+    """The tensors without heads that are unknown, incomplete or beside another head."""
     others = {name for name in tensors if not name.startswith((PREFIX, *_HEADS))}
     has_head = any(name.startswith(_HEADS) for name in tensors)
     layers = {name.rpartition(".")[0] for name in others}
@@ -380,9 +370,9 @@ def _known(
 
 
 def _parts(folder: Path) -> list[Path]:
-    """A directory, or those below it that `write` makes.
+    """A directory, or those below it that `write_huggingface` makes.
 
-    One of them that lost a file is not passed over: the others are another model.
+    One that lost a file counts too: the others alone are another model.
     """
     parts = [folder / name for name in networks.FOLDERS]
     return [part for part in parts if is_directory_of(part)] or [folder]
@@ -399,7 +389,7 @@ def info(
     known = {"embedding_size": embedding_size} | shape.overrides()
     lengths = []
     for part in (first, *others):
-        # What others write there is the number of positions, or a very large one.
+        # Other programs write the number of positions, or a very large one.
         limit = max_length(part) or shape.max_position_embeddings
         limit = limit if limit < shape.max_position_embeddings else None
         lengths.append(verification.trained_length_in(part) or limit)
@@ -426,7 +416,7 @@ def info(
 def read(folder: Path, allow_pytorch_bin: bool = False) -> Opened:
     """A directory, or one with directories `discriminator` and `generator`.
 
-    What others wrote is compared with what transformers computes of it.
+    Directories of other programs are compared with the results of transformers.
     """
     found: dict[str, Network] = {}
     notes: list[str] = []
@@ -445,7 +435,7 @@ def read(folder: Path, allow_pytorch_bin: bool = False) -> Opened:
         if kind in found:
             raise UserError(
                 f"{part} is not the only folder with the weights of a {kind} in "
-                f"{folder}.\nGive the folder of the one that is meant."
+                f"{folder}.\nGive the right folder."
             )
         found[kind] = network
     tensors = networks.join(found, str(folder))
@@ -460,24 +450,16 @@ def read(folder: Path, allow_pytorch_bin: bool = False) -> Opened:
 
 
 def _compared(folder: Path, network: Network) -> str:
-    """How far transformers is from what was read; `UserError` (65) if far."""
+    """A note on the difference from transformers; `UserError` (65) if it is large."""
     if not _peer_installed():
         more = sorted(set(read_json(folder / CONFIG)) - UNDERSTOOD)
         return (
-            "transformers and torch are not installed: not compared with what they "
-            f"compute; not understood in {CONFIG}: {', '.join(more) or 'nothing'}"
+            "transformers and torch are not installed: not compared with their "
+            f"results; not understood in {CONFIG}: {', '.join(more) or 'nothing'}"
         )
-    batch = verification.fixed_batch(network.shape, 0)
-    [ours] = networks.outputs([network], batch)
     architecture = ARCHITECTURES[network.head()]
-    try:
-        results = _compare_with_peer(folder, architecture, batch, ours, whole=False)
-    except UserError:
-        raise
-    except Exception as error:  # What it does not check, it fails with in many ways.
-        return f"transformers cannot read it ({reason_of(error)}): not compared"
-    gap = max(result.difference for result in results)
-    return f"computes what transformers does, max difference {gap:.3g}"
+    compare = functools.partial(_compare_with_peer, folder, architecture, whole=False)
+    return verification.compared("transformers", network, compare)
 
 
 # Tensors.
@@ -495,16 +477,17 @@ TOKENIZER_CONFIG, TOKENIZER = "tokenizer_config.json", "tokenizer.json"
 VOCABULARY = "vocab.txt"
 ADDED, SPECIAL_TOKENS = "added_tokens.json", "special_tokens_map.json"
 SHORTEST = 8  # tokens; a model_max_length below is not a real limit
-_ADDED_KEYS = ("added_tokens_decoder", "additional_special_tokens")
-_ADDED_KEYS += ("extra_special_tokens",)
-# Classes that take tokenizer.json unchanged. ElectraTokenizer and its predecessors
-# build another from vocab.txt: words end at 100 characters there, and its tables of
-# characters are those of another version of Unicode.
-_UNCHANGED = ("PreTrainedTokenizerFast", "TokenizersBackend")
-_BERTS = tuple(
-    f"{name}Tokenizer{fast}" for name in ("Electra", "Bert") for fast in ("", "Fast")
+_ADDED_KEYS = (
+    "added_tokens_decoder",
+    "additional_special_tokens",
+    "extra_special_tokens",
 )
-_BERTS += ("AutoTokenizer",)  # names none: the family decides
+# Classes that take tokenizer.json unchanged. ElectraTokenizer and its predecessors
+# build another tokenizer from vocab.txt, with words of at most 100 characters and
+# the character tables of another version of Unicode.
+_UNCHANGED = ("PreTrainedTokenizerFast", "TokenizersBackend")
+_BERTS = ("ElectraTokenizer", "ElectraTokenizerFast", "BertTokenizer")
+_BERTS += ("BertTokenizerFast", "AutoTokenizer")  # the last: the family decides
 
 
 def files_in(folder: Path, name: str = WEIGHTS) -> list[Path]:
@@ -545,7 +528,8 @@ def read_tensors(
         for name, array in read_file(path).items():
             for old, new in _OLD_NAMES.items():
                 name = name.replace(old, new)
-            tensors[name] = as_float32(array)
+            if not name.removeprefix(PREFIX).startswith(BUFFERS):
+                tensors[name] = checkpoint.as_float32(array)
     return tensors
 
 
@@ -610,24 +594,26 @@ def read_tokenizer(folder: Path) -> tuple[TokenizerConfig | None, str | None]:
     Raises `UserError`: 2 for a tokenizer that does something else than those here, or
     for files that contradict each other, 65 for damaged ones.
     """
-    said, fixed = folder / TOKENIZER_CONFIG, folder / TOKENIZER
-    settings = _json_of(said)
+    place, fixed = folder / TOKENIZER_CONFIG, folder / TOKENIZER
+    settings = _json_of(place)
     kind = settings.get("tokenizer_class") or _BERTS[0]
     if kind not in (*_BERTS, *_UNCHANGED):
         remedy = f"If it splits words as BERT does, write {_BERTS[0]!r} there."
-        raise vocabulary.refused_tokenizer(said, f"tokenizer_class is {kind!r}", remedy)
+        raise vocabulary.refused_tokenizer(
+            place, f"tokenizer_class is {kind!r}", remedy
+        )
     _check_added(folder, settings)
     by_config = by_json = None
     if settings and (kind in _BERTS or "do_lower_case" in settings):
-        checked = vocabulary.config_of_bert(settings, said)
-        if settings.keys() & {*TokenizerConfig._fields}:  # else it says no casing
-            by_config = checked
+        by_config = vocabulary.config_of_bert(settings, place)
+        if not settings.keys() & {*TokenizerConfig._fields}:
+            by_config = None  # It only has defaults.
     if fixed.is_file():
         by_json = vocabulary.config_of_json(read_json(fixed), fixed)
     if by_config and by_json and not by_config.equivalent(by_json):
         raise UserError(
-            f"{said} says {by_config}, {fixed.name} beside it {by_json}.\nRemove the "
-            "one that the model was not trained with."
+            f"{place} says {by_config}, {fixed.name} beside it {by_json}.\nRemove the "
+            "wrong one."
         )
     found = [folder / name for name in (VOCABULARY, TOKENIZER)]
     found = [path for path in found if path.is_file()]
@@ -640,26 +626,23 @@ def read_tokenizer(folder: Path) -> tuple[TokenizerConfig | None, str | None]:
 
 
 def max_length(folder: Path) -> int | None:
-    """The longest sequence that the settings allow; None where they say nothing."""
-    said = _json_of(folder / TOKENIZER_CONFIG).get("model_max_length")
-    is_length = isinstance(said, int) and said >= SHORTEST
-    return said if is_length else None
+    """The longest sequence that the settings allow; None if unknown."""
+    length = _json_of(folder / TOKENIZER_CONFIG).get("model_max_length")
+    return length if isinstance(length, int) and length >= SHORTEST else None
 
 
 def _check_added(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Refuses tokens beside the vocabulary, wherever versions of transformers put them.
+    """Refuses added tokens in any file where versions of transformers put them.
 
-    Only a tokenizer.json says them itself.
+    `config_of_json` checks those of a tokenizer.json.
     """
+    special = _json_of(folder / SPECIAL_TOKENS)
     vocabulary.check_added_tokens(_json_of(folder / ADDED), folder / ADDED)
-    for path, said in (
-        (folder / TOKENIZER_CONFIG, settings),
-        (folder / SPECIAL_TOKENS, _json_of(folder / SPECIAL_TOKENS)),
-    ):
+    for file, content in ((TOKENIZER_CONFIG, settings), (SPECIAL_TOKENS, special)):
         for name in _ADDED_KEYS:
-            added = said.get(name) or ()
+            added = content.get(name) or ()
             added = added.values() if isinstance(added, Mapping) else added
-            vocabulary.check_added_tokens(added, path)
+            vocabulary.check_added_tokens(added, folder / file)
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:

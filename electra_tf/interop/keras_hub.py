@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Preset directories of KerasHub, in and out: ElectraBackbone and ElectraTokenizer.
 
-KerasHub has no heads for ELECTRA, so a preset is an encoder. Two things are not the
-original's there and cannot be set in a preset: its GELU is the approximation by tanh
-(`hidden_act` gelu_tanh here, as which foreign presets are read), and it has a pooler
-(dense layer, tanh), which is written as identity, so that its pooled_output is tanh of
-the state at [CLS]. What the first costs a model with the exact GELU is measured; with
-that put in, its outputs must be ours.
+KerasHub has no heads for ELECTRA, so a preset is an encoder. Two things differ from the
+original and cannot be set in a preset. Its GELU is the approximation by tanh: foreign
+presets are read with `hidden_act` gelu_tanh; for a model with the exact GELU the
+difference is measured, and with the exact GELU put in, outputs must be equal. It has a
+pooler (dense layer, tanh), which is written as identity: pooled_output is tanh of the
+state at [CLS].
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ _FIELDS = {
 
 def is_directory_of(folder: Path) -> bool:
     """Whether a folder looks like a preset."""
-    if said := format_of(folder):
-        return said == FORMAT
+    if form := format_of(folder):
+        return form == FORMAT
     config = folder / CONFIG
     return config.is_file() and "class_name" in read_json(config)
 
@@ -82,41 +82,32 @@ def write_keras_hub(
     does not compute the same, 73 if it cannot be written.
     """
     found = networks.split(stored, what)
-    for network in found.values():
-        if network.shape.hidden_act not in ("gelu", "gelu_tanh"):
-            raise UserError(
-                f"hidden_act is {network.shape.hidden_act}; KerasHub's {CLASS} always "
-                "has gelu."
-            )
+    if (act := stored.config.model_config().hidden_act) not in ("gelu", "gelu_tanh"):
+        raise UserError(f"hidden_act is {act}; KerasHub's {CLASS} always has gelu.")
     tokens = stored.vocab.tokens
     if len({token.strip() for token in tokens}) < len(tokens):
         raise UserError(
             f"{stored.vocab.path}: KerasHub strips tokens, and takes some lines for "
             "one.\nExport another format, or name unused tokens apart before training."
         )
-    heads = [network.head() for network in found.values() if network.head()]
-    if heads:
+    if heads := [network.head() for network in found.values() if network.head()]:
         log(f"Left out, KerasHub has no place for them: {', '.join(heads)}")
-    words = None
 
     def write(network: Network, folder: Path):
-        nonlocal words
-        results, words = _write_encoder(network.encoder(), stored, folder)
+        words, results = _write_encoder(network.encoder(), stored, folder, log)
         return results, {
-            "gelu": f"tanh in KerasHub, {network.shape.hidden_act} in the source",
+            "gelu": f"tanh in KerasHub, {act} in the source",
             _SHAPE: dataclasses.asdict(network.shape),
             "pooler": "identity",
-            "words_tokenized_otherwise": words._asdict(),
+            "words_tokenized_otherwise": words,
         }
 
-    verification.write_networks(found, stored, output_dir, FORMAT, write, log)
-    log(f"measured with keras_hub's tokenizer: {words}")
-    return Path(output_dir)
+    return verification.write_networks(found, stored, output_dir, FORMAT, write, log)
 
 
 def _write_encoder(
-    network: Network, stored: StoredModel, folder: Path
-) -> tuple[list[verification.Result], verification.Words]:
+    network: Network, stored: StoredModel, folder: Path, log: Callable[[str], None]
+) -> tuple[dict[str, int], list[verification.Result]]:
     import keras_hub
 
     shape, width = network.shape, network.shape.hidden_size
@@ -153,10 +144,13 @@ def _write_encoder(
     )
     cards.write(folder, card)
     tokenizer = keras_hub.models.Tokenizer.from_preset(str(folder))
-    words = verification.words_tokenized_otherwise(
-        stored, lambda texts: [np.asarray(ids).tolist() for ids in tokenizer(texts)]
-    )
-    return _verify(network, stored, folder), words
+
+    def encode(texts: list[str]) -> list[list[int]]:
+        return [np.asarray(ids).tolist() for ids in tokenizer(texts)]
+
+    library = "keras_hub's tokenizer"
+    words = verification.words_tokenized_otherwise(stored, library, encode, log)
+    return words, _verify(network, stored, folder)
 
 
 def _verify(
@@ -202,13 +196,13 @@ def read_network(folder: Path, shape: ModelConfig | None = None) -> Network:
     """The encoder in a preset directory; the pooler is left out.
 
     Args:
-      shape: since a preset does not state the activation; None: as the manifest says,
-        else gelu_tanh.
+      shape: a preset does not state the activation; None: that of the manifest, or
+        gelu_tanh.
 
     Raises `UserError`: 2 for another model family, 65 for damaged files.
     """
-    said, embedding_size = _shape_in(folder)
-    shape = shape or said
+    stored, embedding_size = _shape_in(folder)
+    shape = shape or stored
     backbone = _backbone_in(folder)
     tensors = {
         weight.path: np.asarray(weight, np.float32)
@@ -233,18 +227,9 @@ def _backbone_in(folder: Path):
         raise UserError(f"{folder / WEIGHTS} is missing.", EXIT_DAMAGED)
     try:
         return keras_hub.models.ElectraBackbone.from_preset(str(folder))
-    except Exception as error:  # What it does not check, it fails with in many ways.
+    except Exception as error:  # It fails in many ways on damaged files.
         message = f"{folder} cannot be read: {reason_of(error)}\nCopy it again."
         raise UserError(message, EXIT_DAMAGED) from None
-
-
-def _compared(folder: Path, network: Network) -> str:
-    """How far KerasHub is from what was read; `UserError` (65) if far."""
-    batch = verification.fixed_batch(network.shape, 0)
-    [ours] = networks.outputs([network], batch)
-    theirs = _run(_backbone_in(folder), batch)
-    [result] = verification.compare("keras_hub", ours, theirs, batch["input_mask"])
-    return f"computes what KerasHub does, max difference {result.difference:.3g}"
 
 
 def _shape_in(folder: Path) -> tuple[ModelConfig, int]:
@@ -289,15 +274,20 @@ def info(folder: Path, log: Callable[[str], None]) -> CheckpointInfo:
 
 
 def read(folder: Path) -> Opened:
-    """An encoder; what others wrote is compared with what KerasHub computes of it."""
+    """An encoder; presets of other programs are compared with KerasHub's results."""
     network = read_network(folder)
     tensors = of_arrays(str(folder), network.tensors)
     notes = ["left out: the pooler, which the original does not have"]
     if format_of(folder) is not None:
         return Opened(tensors, tuple(notes))
     notes.append("its gelu is the approximation by tanh, hidden_act gelu_tanh here")
-    compare = functools.partial(_compared, folder, network)
-    return Opened(tensors, tuple(notes), compare)
+
+    def compare(batch, ours):
+        theirs = _run(_backbone_in(folder), batch)
+        return verification.compare("keras_hub", ours, theirs, batch["input_mask"])
+
+    note = functools.partial(verification.compared, "KerasHub", network, compare)
+    return Opened(tensors, tuple(notes), note)
 
 
 def _tokenizer_config(folder: Path) -> TokenizerConfig | None:
@@ -305,10 +295,11 @@ def _tokenizer_config(folder: Path) -> TokenizerConfig | None:
     if not path.is_file():
         return None
     settings = read_json(path).get("config") or {}
-    lower = bool(settings.get("lowercase", False))
-    strip = bool(settings.get("strip_accents", False))
-    if strip and not lower:
+    config = TokenizerConfig(
+        bool(settings.get("lowercase")), bool(settings.get("strip_accents"))
+    )
+    if config == (False, True):
         raise UserError(
             f"{path}: strip_accents without lowercase; here cased text keeps accents."
         )
-    return TokenizerConfig(lower, strip)
+    return config

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The networks of a model, each as one that stands by itself.
+"""The networks of a model, each complete in itself.
 
-Elsewhere a model is one encoder with heads. So the discriminator and the generator of
-an ELECTRA model are taken apart: each gets its copy of shared embeddings, and the
-names of its weights begin with `electra/`, `discriminator_predictions/`,
+In other libraries a model is one encoder with heads. So the discriminator and the
+generator of an ELECTRA model are separated: each gets a copy of shared embeddings, and
+the names of its weights begin with `electra/`, `discriminator_predictions/`,
 `generator_predictions/`, `classifier/` or `qa_outputs/`, whatever scope they come from.
 """
 
@@ -19,11 +19,8 @@ from electra_tf.config.hparams import IDENTITY, values_in_roles
 from electra_tf.config.model import ModelConfig
 from electra_tf.config.objectives import GENERATORS, MASKED_LM_HEAD
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.interop.checkpoint import (
-    DISCRIMINATOR_HEAD,
-    GENERATOR_HEAD,
-    StoredModel,
-)
+from electra_tf.interop import checkpoint
+from electra_tf.interop.checkpoint import DISCRIMINATOR_HEAD, GENERATOR_HEAD
 
 ENCODER = "electra/"
 EMBEDDINGS = "electra/embeddings/"
@@ -35,7 +32,7 @@ DISCRIMINATOR, GENERATOR = "discriminator", "generator"
 # Of the networks of a model; the first that is there is its main network.
 FOLDERS = (DISCRIMINATOR, "encoder", GENERATOR)
 WHAT = ("all", *FOLDERS)
-# What --what of export_model.py takes for a part of a pre-trained model, in any format.
+# The values of --what for parts of a pre-trained model, in any format.
 PARTS = (*WHAT, "detector", "preprocessor", "scorer")
 
 
@@ -67,14 +64,14 @@ class Network(NamedTuple):
         return self._replace(tensors=kept, labels=())
 
 
-def split(stored: StoredModel, what: str = "all") -> dict[str, Network]:
+def split(stored: checkpoint.StoredModel, what: str = "all") -> dict[str, Network]:
     """The networks to write, by the name of their folder.
 
     Args:
       what: one of WHAT; "encoder" is the discriminator's, or the only one.
 
-    Raises `UserError` for a two-tower generator, which stands for itself nowhere else,
-    and for a network that the model does not have.
+    Raises `UserError` for a two-tower generator, which no other library has, and for a
+    network that the model lacks.
     """
     if what not in WHAT:
         raise UserError(f"--what is {what}; it is one of {', '.join(WHAT)}.")
@@ -95,26 +92,22 @@ def split(stored: StoredModel, what: str = "all") -> dict[str, Network]:
     def under(*scopes: str) -> dict[str, np.ndarray]:
         return {k: v for k, v in tensors.items() if k.startswith(scopes)}
 
-    main = Network(
-        config.model_config(), config.embedding_size, under(ENCODER, DISCRIMINATOR_HEAD)
-    )
+    shape, width = config.model_config(), config.embedding_size
+    main = Network(shape, width, under(ENCODER, DISCRIMINATOR_HEAD))
     found = {DISCRIMINATOR: main} if main.head() else {}
     main = {"encoder": main.encoder()}
-    if under(GENERATOR_HEAD) and config.uses_generator_config:
-        own = {
-            k.replace("generator/", ENCODER, 1): v
-            for k, v in under("generator/").items()
-        }
-        # Shared embeddings first: the generator's own, if any, replace them.
-        own = under(EMBEDDINGS) | own | under(GENERATOR_HEAD)
-        width = own[f"{EMBEDDINGS}word_embeddings"].shape[1]
-        found[GENERATOR] = Network(config.generator_config(), width, own)
-        if DISCRIMINATOR not in found:  # The encoder is another network.
-            found = main | found
-    elif under(GENERATOR_HEAD):
-        found[GENERATOR] = Network(
-            config.model_config(), config.embedding_size, under(ENCODER, GENERATOR_HEAD)
-        )
+    if under(GENERATOR_HEAD):
+        own = under(ENCODER)
+        if config.uses_generator_config:
+            found = found or dict(main)  # another network than the generator's
+            # The generator's own embeddings, if any, replace the shared ones.
+            own = under(EMBEDDINGS) | {
+                k.replace("generator/", ENCODER, 1): v
+                for k, v in under("generator/").items()
+            }
+            shape = config.generator_config()
+            width = own[f"{EMBEDDINGS}word_embeddings"].shape[1]
+        found[GENERATOR] = Network(shape, width, own | under(GENERATOR_HEAD))
     if what == "encoder" or not found:
         return main
     if what == "all":
@@ -124,13 +117,13 @@ def split(stored: StoredModel, what: str = "all") -> dict[str, Network]:
     return {what: found[what]}
 
 
-def has_encoder(stored: StoredModel) -> bool:
+def has_encoder(stored: checkpoint.StoredModel) -> bool:
     """Whether there is an encoder beside a generator's two towers."""
     return any(name.startswith(f"{ENCODER}encoder/") for name in stored.tensors)
 
 
-def is_representable(stored: StoredModel) -> bool:
-    """Whether other libraries know such a generator: a masked language model."""
+def is_representable(stored: checkpoint.StoredModel) -> bool:
+    """Whether the generator is a masked language model, which other libraries have."""
     head = GENERATORS[stored.config.generator].head
     has_it = any(name.startswith(f"{head}/") for name in stored.tensors)
     return not has_it or head == MASKED_LM_HEAD
@@ -159,7 +152,7 @@ def join(found: dict[str, Network], origin: str) -> dict[str, np.ndarray]:
         if not (shared and k.startswith(EMBEDDINGS))
     }
     width = generator.shape.hidden_size
-    # Of their own they have the width of an untied or a disentangled one.
+    # An untied or a disentangled generator has one of these widths.
     if not shared and generator.embedding_size not in (width, encoder.embedding_size):
         raise UserError(
             f"{origin}: generator and discriminator have different embeddings, of "
@@ -174,10 +167,10 @@ def join(found: dict[str, Network], origin: str) -> dict[str, np.ndarray]:
     )
     free = {"hidden_size", "num_hidden_layers", "type_vocab_size"}
     for name, value in values_in_roles(expected, IDENTITY).items():
-        said = getattr(generator.shape, name)
-        if name not in free and said != value:
+        stored = getattr(generator.shape, name)
+        if name not in free and stored != value:
             raise UserError(
-                f"{origin}: the generator's {name} is {said}; beside this "
+                f"{origin}: the generator's {name} is {stored}; beside this "
                 f"discriminator it must be {value}.\nGive the folder of one of the two."
             )
     return {**theirs, **encoder.tensors}
@@ -190,7 +183,7 @@ def _same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
 def outputs(
     found: Iterable[Network], batch: dict[str, np.ndarray]
 ) -> list[dict[str, np.ndarray]]:
-    """What networks compute on a batch of `input_ids`, `input_mask`, `segment_ids`.
+    """The outputs of networks on a batch of `input_ids`, `input_mask`, `segment_ids`.
 
     Networks of one shape that follow each other are built once.
 
@@ -251,7 +244,7 @@ def _layers(shape: ModelConfig, embedding_size: int, head: str | None):
     return encoder, layer
 
 
-# The one table of names: ours beside those of the other libraries.
+# The table of weight names: ours and those of the other libraries.
 
 
 class WeightName(NamedTuple):
@@ -290,7 +283,7 @@ _MODULES_OF_HEADS = (
     "classifier/out_proj",
     "qa_outputs",
 )
-# Ours and Hugging Face's names of what a module holds.
+# The weights of a module: our names and Hugging Face's.
 _DENSE = {"kernel": "weight", "bias": "bias"}
 _LAYER_NORM = {"gamma": "weight", "beta": "bias"}
 
@@ -327,7 +320,7 @@ def renamed(
 ) -> dict[str, np.ndarray]:
     """Weights under other names; `UserError` (65) for one whose name is unknown.
 
-    Whether all are there is for the caller to check.
+    The caller checks that none is missing.
     """
     if unknown := sorted(tensors.keys() - names):
         raise UserError(

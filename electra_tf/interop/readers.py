@@ -3,7 +3,7 @@
 
 Runs of this project (pre-training and fine-tuned), the original's checkpoints, and
 directories of Hugging Face and of KerasHub; everything else is refused. `find` needs no
-TensorFlow: what files say is checked before any work begins.
+TensorFlow: the files are checked before any work begins.
 """
 
 from __future__ import annotations
@@ -25,44 +25,39 @@ from electra_tf.interop.checkpoint import CheckpointInfo, StoredModel
 from electra_tf.interop.networks import FOLDERS
 from electra_tf.paths import local_of
 from electra_tf.pretrain import history
+from electra_tf.storage import manifest
 from electra_tf.storage.checkpoints import Checkpoints
-from electra_tf.storage.manifest import (
-    CHECKPOINT_MANIFEST,
-    format_of,
-    has_checkpoints,
-    read_json,
-    saved_model_in,
-    verify_folder,
-)
 from electra_tf.storage.remote import fetch_once
 from electra_tf.storage.remote_run import bring_model
 from electra_tf.text.vocabulary import read_settings, recorded_settings
 
+WRITERS = {
+    huggingface.FORMAT: huggingface.write_huggingface,
+    keras_hub.FORMAT: keras_hub.write_keras_hub,
+    tf1.FORMAT: tf1.write_tf1,
+}
 _CONFIG = "config.json"  # the hparams of a run
 _MADE_WITH = ("max_seq_length", "mask_prob", "temperature", "disallow_correct")
 _LFS, _LFS_SIZE = b"version https://git-lfs", 1024
-_CONVERTED = (
-    "{0} has the weights of another library.\nConvert it with transformers 4: "
-    'AutoModelForPreTraining (a generator: ElectraForMaskedLM).from_pretrained("{1}", '
-)
-# Names of files and folders without weights for this program -> what to say of {0} in
-# the folder {1}; the first that fits.
+# Names of files and folders that hold no model for this program -> the reason, for {0}
+# in the folder {1}. The first match counts.
 _OTHERS = {
-    r"tf_model\.h5": _CONVERTED + 'from_tf=True).save_pretrained("{1}")',
-    r"flax_model\.msgpack": _CONVERTED + 'from_flax=True).save_pretrained("{1}")',
-    r".*(\.index|-of-00001)": "{0} is a file of a checkpoint.\nGive its prefix alone.",
+    r"tf_model\.h5|flax_model\.msgpack": (
+        "{0} has the weights of another library.\nConvert it with transformers 4: "
+        'AutoModelForPreTraining.from_pretrained("{1}", from_tf=True) or '
+        'from_flax=True, then save_pretrained("{1}").'
+    ),
+    r".*(\.index|-of-00001)": "{0} is a file of a checkpoint: give its prefix.",
     r".*\.(bin|pt|pth|ckpt|pkl)": (
-        "{0} is a PyTorch pickle, which can run any code when it is loaded; it is not "
-        "read.\nexport_model.py --allow-pytorch-bin reads nothing but its weights; so "
-        "does save_pretrained of transformers (model.safetensors)."
+        "{0} is a PyTorch pickle, which can run any code when it is loaded.\n"
+        "export_model.py --allow-pytorch-bin reads its weights alone; so does "
+        "save_pretrained of transformers (model.safetensors)."
     ),
     r".*\.keras": (
         "{0} is a model saved by Keras: keras.saving.load_model reads it, after "
-        "`import electra_tf`.\nHere give a run or an export."
+        "`import electra_tf`."
     ),
-    r"checkpoint-\d+": (
-        "{1} is the output of a Trainer.\nGive one of its checkpoints, such as {0}."
-    ),
+    r"checkpoint-\d+": "{1} is the output of a Trainer: give one, such as {0}.",
 }
 
 
@@ -80,7 +75,41 @@ def find(
 
     Raises `UserError`: 2 for a path without a model, 65 for a damaged one.
     """
-    return _reader(os.fspath(path), allow_pytorch_bin)(log)
+    try:
+        # An init_checkpoint stays as it was typed, in the settings of its run.
+        path = local_of(os.fspath(path))
+    except ValueError as error:
+        raise UserError(f"{path}: {error}.") from None
+    bring_model(path)
+    folder = Path(path)
+    _check_lfs(folder.parent.glob(f"{glob.escape(folder.name)}.*"))
+    if tf1.is_prefix(path):
+        return _checkpoint(path)
+    if not folder.is_dir():
+        raise _no_model(folder)
+    if is_run(folder):
+        checkpoints = Checkpoints(folder, read_only=True, log=log)
+        if newest := checkpoints.newest_intact():
+            return _checkpoint(checkpoints.prefix(newest.step))
+        raise NoModelError(f"{folder} has no checkpoint yet.", EXIT_DAMAGED)
+    if prefix := tf1.prefix_in(folder):
+        manifest.verify_folder(folder, log)
+        return _checkpoint(prefix)
+    parts = [folder / name for name in FOLDERS if (folder / name).is_dir()]
+    for part in (folder, *parts):
+        _check_lfs(part.iterdir())
+        if huggingface.is_directory_of(part):
+            weights = huggingface.files_in(part) or allow_pytorch_bin
+            if not weights and not isinstance(why := _no_model(part), NoModelError):
+                raise why
+            return huggingface.info(folder, log, allow_pytorch_bin)
+    if keras_hub.is_directory_of(folder):
+        return keras_hub.info(folder, log)
+    if part := next(filter(keras_hub.is_directory_of, parts), None):
+        raise UserError(
+            f"{folder} holds presets of single encoders.\nGive one, such as {part}."
+        )
+    raise _no_model(folder)
 
 
 def read(
@@ -105,11 +134,6 @@ def read(
     return find(path, log, allow_pytorch_bin).read(vocab_file, hparams, log, slots)
 
 
-def check(path: str, allow_pytorch_bin: bool = False) -> None:
-    """Raises `UserError` for a path without a model at first sight."""
-    _reader(path, allow_pytorch_bin)
-
-
 def original_in(
     directory: str | os.PathLike, log: Callable[[str], None]
 ) -> CheckpointInfo | None:
@@ -126,81 +150,30 @@ def original_in(
 
 def is_run(folder: Path) -> bool:
     """Whether a directory is of a run, which may have no whole checkpoint yet."""
-    if folder.is_dir() and has_checkpoints(folder):
+    if folder.is_dir() and manifest.has_checkpoints(folder):
         return True
     config = folder / _CONFIG
-    if not config.is_file() or format_of(folder) or tf1.is_original(folder):
+    if not config.is_file() or manifest.format_of(folder) or tf1.is_original(folder):
         return False
-    return "model_size" in read_json(config)
-
-
-def _reader(
-    path: str, allow_pytorch_bin: bool
-) -> Callable[[Callable[[str], None]], CheckpointInfo]:
-    """A function of a log that describes the checkpoint at the path."""
-    try:
-        # An init_checkpoint stays as it was typed, in the settings of its run.
-        path = local_of(path)
-    except ValueError as error:
-        raise UserError(f"{path}: {error}.") from None
-    bring_model(path)
-    folder = Path(path)
-    _check_lfs(folder.parent.glob(f"{glob.escape(folder.name)}.*"))
-    if tf1.is_prefix(path):
-        return lambda log: _checkpoint(path)
-    if not folder.is_dir():
-        raise _no_model(folder)
-    if is_run(folder):
-        return lambda log: _newest(folder, log)
-    if prefix := tf1.prefix_in(folder):
-        return lambda log: _exported(folder, prefix, log)
-    parts = [folder / name for name in FOLDERS if (folder / name).is_dir()]
-    for part in (folder, *parts):
-        _check_lfs(part.iterdir())
-        if huggingface.is_directory_of(part):
-            weights = huggingface.files_in(part) or allow_pytorch_bin
-            if not weights and not isinstance(why := _no_model(part), NoModelError):
-                raise why
-            return lambda log: huggingface.info(folder, log, allow_pytorch_bin)
-    if keras_hub.is_directory_of(folder):
-        return lambda log: keras_hub.info(folder, log)
-    if part := next(filter(keras_hub.is_directory_of, parts), None):
-        raise UserError(
-            f"{folder} holds presets of single encoders.\nGive one, such as {part}."
-        )
-    raise _no_model(folder)
+    return "model_size" in manifest.read_json(config)
 
 
 # Checkpoints of TensorFlow: runs of this project, and the original's.
 
 
-def _exported(folder: Path, prefix: str, log) -> CheckpointInfo:
-    verify_folder(folder, log)
-    return _checkpoint(prefix)
-
-
-def _newest(run: Path, log: Callable[[str], None]) -> CheckpointInfo:
-    """The newest intact checkpoint of a run."""
-    checkpoints = Checkpoints(run, read_only=True, log=log)
-    newest = checkpoints.newest_intact()
-    if newest is None:
-        raise NoModelError(f"{run} has no checkpoint yet.", EXIT_DAMAGED)
-    return _checkpoint(checkpoints.prefix(newest.step))
-
-
 def _checkpoint(prefix: str) -> CheckpointInfo:
     """An original checkpoint, or one of a run of this project."""
     found = tf1.info(prefix)
-    path = Path(prefix + CHECKPOINT_MANIFEST)
+    path = Path(prefix + manifest.CHECKPOINT_MANIFEST)
     if not path.is_file():
         return found
-    manifest, run = read_json(path), path.parent.absolute()
-    identity, settings = manifest.get("identity", {}), manifest.get("settings", {})
+    saved, run = manifest.read_json(path), path.parent.absolute()
+    identity, settings = saved.get("identity", {}), saved.get("settings", {})
     hparams, vocab_file = _config_of(run, found.vocab_file)
     known = checkpoint.fields_of_hparams(hparams) if hparams else dict(found.known)
-    # A run's config.json has those of its last phase, or of a later start.
-    begun = history.begun({**hparams, **settings}, manifest.get("step", 0))[-1]
-    known |= {k: begun[k] for k in _MADE_WITH if begun.get(k) is not None}
+    # A run's config.json has the values of its last phase, or of a later start.
+    phase = history.started_phases({**hparams, **settings}, saved.get("step", 0))[-1]
+    known |= {k: phase[k] for k in _MADE_WITH if phase.get(k) is not None}
     recorded = checkpoint.fields_of_hparams(identity)
     known |= {k: v for k, v in recorded.items() if k in checkpoint.OF_IDENTITY}
     tokenizer = vocab_file and read_settings(vocab_file)
@@ -221,7 +194,7 @@ def _config_of(run: Path, beside: str | None) -> tuple[dict[str, Any], str | Non
     path = run / _CONFIG
     if not path.is_file():
         return {}, beside
-    hparams = read_json(path)
+    hparams = manifest.read_json(path)
     model = Path(os.path.normpath(run / "../.."))
     usual = str(model / tf1.VOCABULARY)
     kind = FinetuningConfig if "task_names" in hparams else PretrainingConfig
@@ -262,14 +235,11 @@ def _no_model(path: Path) -> UserError:
     """Why no model can be read from a path."""
     if not path.exists():
         if data := sorted(path.parent.glob(f"{path.name}.data-*")):
-            message = f"{path}.index is missing beside {data[0].name}; copy it again."
+            message = f"{path}.index is missing beside {data[0].name}: copy it again."
             return UserError(message, EXIT_DAMAGED)
         message = f"{path} is neither a directory nor the prefix of a checkpoint."
         if not path.is_absolute() and len(path.parts) == 2:
-            message += (
-                "\nIf it is a name on Hugging Face's hub: hf download "
-                f"{path} --local-dir {path.name}"
-            )
+            message += f"\nOn the hub: hf download {path} --local-dir {path.name}"
         return NoModelError(message)
     files = [path] if path.is_file() else path.iterdir()
     # checkpoint-1000 is newer than checkpoint-500.
@@ -277,16 +247,11 @@ def _no_model(path: Path) -> UserError:
     for pattern, text in _OTHERS.items():
         if found := next((f for f in files if re.fullmatch(pattern, f.name)), None):
             return UserError(text.format(found, found.parent))
-    if path.is_file():
+    if found := path.is_dir() and manifest.saved_model_in(path):
         return UserError(
-            f"{path} is not a checkpoint that can be read.\nGive a checkpoint prefix "
-            "(model.ckpt-N), or a model's directory."
-        )
-    if found := saved_model_in(path):
-        return UserError(
-            f"{found} is a SavedModel, whose weights cannot be read: run_inference.py "
-            "takes it for predict,\nand with --output-dir for score and detect. Give "
-            "the run that it was exported from."
+            f"{found} is a SavedModel, whose weights cannot be read: give the run that "
+            "it was exported from.\nrun_inference.py takes it for predict, and with "
+            "--output-dir for score and detect."
         )
     if runs := sorted(str(run) for run in path.glob("models/*") if run.is_dir()):
         return NoModelError(

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run of pre-training starts from: found and checked, and loaded later.
+"""The start of a pre-training run: found and checked first, loaded later.
 
 The newest checkpoint in its directory, or one of the original that lies there; for a
 new run the weights of the model that `init_checkpoint` names, or random ones.
 
 The model that `init_checkpoint` names may have been trained for another objective, with
-another vocabulary or for shorter texts. Whatever fits is loaded, what is stated below
-is changed, whole parts that the other model lacks stay as initialised; anything else is
+another vocabulary or for shorter texts. Weights that fit are loaded, the tables below
+are adapted, and parts that the other model lacks stay as initialised; anything else is
 an error.
 
 - Another vocabulary: rows are matched by token; new tokens stay as initialised.
-- Another number of positions: the first rows are taken over; where there are more
-  here, row i is row i mod n of the n rows there.
+- Another number of positions: the first rows are taken; if this run has more, row i is
+  row i mod n of the n rows there.
 """
 
 from __future__ import annotations
@@ -30,14 +30,7 @@ from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.data import record_index
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import checkpoint, networks, readers, tf1
-from electra_tf.interop.checkpoint import (
-    BY_TOKEN,
-    EVALUATE,
-    RESUME,
-    WARM_START,
-    CheckpointInfo,
-    fit_rows,
-)
+from electra_tf.interop.checkpoint import CheckpointInfo
 from electra_tf.pretrain import history, shards
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.manifest import CheckpointManifest
@@ -49,7 +42,7 @@ _LAYER = re.compile(r"\w+/encoder/layer_\d+/")
 
 
 class Start(NamedTuple):
-    """What a run starts from: one of the first three, or random weights."""
+    """The start of a run: one of the first three, or random weights."""
 
     saved: CheckpointManifest | None = None  # the newest checkpoint
     original: CheckpointInfo | None = None  # to continue from or to evaluate
@@ -80,7 +73,7 @@ class Start(NamedTuple):
             variables = state.variables().items()
             theirs = {k: v for k, v in variables if not tf1.OURS.match(k)}
             stored = tf1.tensors_of(self.original.origin)
-            fit_rows(stored, data.vocab, log).assign_to(theirs)
+            checkpoint.fit_rows(stored, data.vocab, log).assign_to(theirs)
             checkpoints.last_saved_step = state.step  # Its files stay as they are.
             log(f"Continuing from the original's {self.original.origin}.")
             return
@@ -103,7 +96,8 @@ class Start(NamedTuple):
         """
         model = self.original
         tensors = model.tensors(log)
-        step = int(tensors.get(tf1.STEP)) if tf1.STEP in tensors.shapes else None
+        has_step = checkpoint.STEP in tensors.shapes
+        step = int(tensors.get(checkpoint.STEP)) if has_step else None
         model.check_trained(step)
         tf1.as_residuals(tensors, weights).assign_to(weights)
         return step
@@ -116,11 +110,11 @@ def find(
     log: Callable[[str], None],
     is_chief: bool = True,
 ) -> Start:
-    """What there is to begin with, checked as far as files say it.
+    """Finds the start of a run and checks it as far as files allow.
 
-    Nothing for other workers than the chief, which gives them what they need.
+    Empty on workers other than the chief, which get their values from it.
 
-    Raises `UserError` for what the run cannot begin or go on with.
+    Raises `UserError` if the run cannot start or continue from it.
     """
     if not is_chief:
         return Start()
@@ -147,7 +141,7 @@ def find(
         start = Start(original=_named(config.init_checkpoint, missing, log))
     elif config.init_checkpoint and not original:
         start = Start(initial=readers.find(config.init_checkpoint, log))
-        start.initial.check(config, vocab, WARM_START)
+        start.initial.check(config, vocab, checkpoint.WARM_START)
     if config.objective == "frozen_generator" and not (
         saved or original or config.do_eval
     ):
@@ -159,7 +153,7 @@ def find(
         generator = _named(config.init_generator, missing, log)
         start = start._replace(generator=generator)
     if start.original:
-        purpose = EVALUATE if config.do_eval else RESUME
+        purpose = checkpoint.EVALUATE if config.do_eval else checkpoint.RESUME
         start.original.check(config, vocab, purpose)
     parts = config.phases_ahead(saved.step if saved else 0)
     if config.do_eval:
@@ -176,17 +170,12 @@ def _keep_init_checkpoint(
     start: Start, config: PretrainingConfig, checkpoints: Checkpoints
 ) -> None:
     """A started run keeps its first weights; UserError for others."""
-    here, there = config.init_checkpoint, None
-    if saved := start.saved:
-        there = saved.settings.get("init_checkpoint")
-        began = f"the weights of {there}" if there else "random weights"
-        found = f"is at step {saved.step} and began with {began}"
-    else:
-        found = f"holds the original's {start.original.origin}"
+    here = config.init_checkpoint
+    there = start.saved and start.saved.settings.get("init_checkpoint")
     if here not in (None, there):
         raise UserError(
-            f"{config.model_dir} {found}; init_checkpoint {here!r} would have no "
-            "effect.\nLeave it out, or choose another --model-name."
+            f"{config.model_dir} began with init_checkpoint {there}: {here!r} would "
+            "have no effect.\nLeave it out, or choose another --model-name."
         )
     checkpoints.settings["init_checkpoint"] = there
 
@@ -204,7 +193,7 @@ def _named(
 
 
 class WeightReport(NamedTuple):
-    """What became of each weight."""
+    """The weights by where their values come from."""
 
     loaded: list[str]
     changed: dict[str, str]  # name -> how
@@ -228,10 +217,10 @@ def load_initial(
     variables: Mapping[str, Any],
     log: Callable[[str], None],
 ) -> WeightReport:
-    """Assigns what a model offers to the variables of a new run, and logs it.
+    """Assigns the weights of another model to the variables of a new run.
 
     Args:
-      model: that `CheckpointInfo.check` has nothing against.
+      model: checked by `CheckpointInfo.check`.
       config, vocab: PretrainingConfig and vocabulary of the new run.
       variables: name -> tf.Variable, initialised.
 
@@ -264,13 +253,14 @@ def load_initial(
     ours = resolve_settings(vocab, do_lower_case=config.do_lower_case)
     if model.tokenizer_config and not model.tokenizer_config.equivalent(ours):
         log(f"Changed: text is {ours} here, {model.tokenizer_config} in {path}")
-    stored = tf1.as_residuals(fit_rows(opened.tensors, theirs, log), variables)
+    stored = tf1.as_residuals(
+        checkpoint.fit_rows(opened.tensors, theirs, log), variables
+    )
     tensors = opened._replace(tensors=stored).weights(log)
-    values, report = _plan(tensors, variables, theirs, vocab, f"init_checkpoint {path}")
     model.compare_with_library(opened, log)
-    for name, value in values.items():
-        variables[name].assign(value)
-    log(f"Weights initialised from {path}; the optimizer starts anew.")
+    path = f"init_checkpoint {model.origin}"
+    report = _assign(tensors, variables, theirs, vocab, path)
+    log(f"Weights initialised from {model.origin}; the optimizer starts anew.")
     for line in report.lines():
         log(line)
     return report
@@ -289,11 +279,8 @@ def load_generator(
     """
     stored = model.read(log=log)
     path = f"init_generator {stored.origin}"
-    if stored.vocab.tokens != vocab.tokens:
-        raise UserError(
-            f"{path} has another vocabulary than {vocab.path}.\nBuild the data with "
-            "it, and set vocab_file."
-        )
+    advice = "Build the data with its vocabulary, and set vocab_file."
+    vocab.check_same(stored.vocab.sha256, f"{path} was trained", advice)
     if not networks.is_representable(stored):
         raise UserError(f"{path} has a generator that is not a masked language model.")
     [network] = networks.split(stored, networks.GENERATOR).values()
@@ -308,20 +295,18 @@ def load_generator(
         name.replace(_ENCODER, "generator/", 1): value
         for name, value in network.tensors.items()
     }
-    values, report = _plan(tensors, needed, vocab, vocab, path)
-    for name, value in values.items():
-        needed[name].assign(value)
+    _assign(tensors, needed, vocab, vocab, path)
     log(f"Generator from {stored.origin}; it does not learn.")
 
 
-def _plan(
+def _assign(
     tensors: Mapping[str, np.ndarray],
     variables: Mapping[str, Any],
     theirs: Vocabulary,
     ours: Vocabulary,
     path: str,
-) -> tuple[dict[str, np.ndarray], WeightReport]:
-    """(values to assign, report) for all variables; `path` as errors name it."""
+) -> WeightReport:
+    """Assigns all weights that fit, or none and raises `UserError` naming `path`."""
     parts = {_part(name) for name in tensors}
     here = {_part(name) for name in variables}
     for name in sorted(tensors.keys() - variables.keys()):
@@ -344,7 +329,7 @@ def _plan(
             report.initialised.append(name)
             continue
         array, how = tensors[name], None
-        if name.endswith(BY_TOKEN) and theirs.tokens != ours.tokens:
+        if name.endswith(checkpoint.BY_TOKEN) and theirs.tokens != ours.tokens:
             array, how = _by_token(array, variable, theirs.ids, ours.tokens)
         elif name.endswith(_BY_POSITION) and len(array) != variable.shape[0]:
             there, rows = len(array), variable.shape[0]
@@ -365,7 +350,9 @@ def _plan(
             report.changed[name] = how
         else:
             report.loaded.append(name)
-    return values, report
+    for name, value in values.items():
+        variables[name].assign(value)
+    return report
 
 
 def _by_token(array, variable, theirs: Mapping[str, int], ours: Sequence[str]):

@@ -23,33 +23,14 @@ from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import silent
 from electra_tf.errors import EXIT_DAMAGED, UserError, reason_of
 from electra_tf.interop import checkpoint, verification
-from electra_tf.interop.checkpoint import (
-    STEP,
-    CheckpointInfo,
-    Opened,
-    StoredModel,
-    as_float32,
-)
+from electra_tf.interop.checkpoint import CheckpointInfo, Opened, StoredModel
+from electra_tf.storage import checkpoints, manifest
 from electra_tf.storage.atomic_folder import atomic_folder
-from electra_tf.storage.checkpoints import (
-    SLOTS,
-    StoredTensors,
-    of_checkpoint,
-    write_tensors,
-)
-from electra_tf.storage.manifest import (
-    POINTER,
-    format_of,
-    name_of,
-    pointed_at,
-    pointer_to,
-    read_json,
-)
+from electra_tf.storage.checkpoints import StoredTensors
 from electra_tf.text.vocabulary import read_settings, write_settings, write_tokens
 
 HPARAMS, VOCABULARY = "hparams.json", "vocab.txt"
 FORMAT = "tf1"
-_ORIGINAL_ACTIVATIONS = ("gelu", "relu", "tanh", "linear")  # the first by default
 _PLACES = {
     field.name
     for field in dataclasses.fields(PretrainingConfig)
@@ -57,7 +38,7 @@ _PLACES = {
 }
 # Tensors of runs alone, not of the original (mixed precision).
 OURS = re.compile(r"loss_scale(/good_steps)?$")
-# What optimizers and loss scalers of other programs leave beside the weights.
+# Tensors of other programs' optimizers and loss scalers.
 _OPTIMIZERS = re.compile(
     r"(.*/)?((current_)?loss_scale|(num_)?(good|bad)_steps|beta[12]_power(_\d+)?"
     r"|learning_rate)$|.*/(Adam(_1)?|lamb_[mv]|Momentum)$"
@@ -75,7 +56,7 @@ def is_prefix(path: str | os.PathLike) -> bool:
 def prefix_in(directory: str | os.PathLike) -> str | None:
     """The checkpoint that a directory's file `checkpoint` or its only index names."""
     directory = Path(directory)
-    name = pointed_at(directory)
+    name = manifest.pointed_at(directory)
     if name and is_prefix(directory / name):
         return str(directory / name)
     indexes = sorted(directory.glob("*.index"))
@@ -94,14 +75,14 @@ def is_original(directory: Path) -> bool:
     """
     if prefix_in(directory) is None:
         return False
-    return format_of(directory) == FORMAT or any(directory.glob("*.meta"))
+    return manifest.format_of(directory) == FORMAT or any(directory.glob("*.meta"))
 
 
 def info(prefix: str) -> CheckpointInfo:
-    """A checkpoint, by what lies beside it."""
+    """A checkpoint, by the files beside it."""
     folder = Path(prefix).parent
     path, vocab_file = folder / HPARAMS, str(folder / VOCABULARY)
-    hparams = read_json(path) if path.is_file() else {}
+    hparams = manifest.read_json(path) if path.is_file() else {}
     hparams = PretrainingConfig.checked(hparams, str(path))
     has_vocabulary = os.path.isfile(vocab_file)
     return CheckpointInfo(
@@ -114,16 +95,16 @@ def info(prefix: str) -> CheckpointInfo:
 
 
 def tensors_of(prefix: str) -> StoredTensors:
-    """The tensors of a checkpoint, as all programs but the run itself know them.
+    """The tensors of a checkpoint, with residuals added to their tables.
 
-    What a run learns as a residual (`embedding_sharing` disentangled) is the sum, under
-    the usual name. The optimizer does not know the sum, so its slots are left out.
+    A table that a run learns as a residual (`embedding_sharing` disentangled) is the
+    sum, under the usual name. Slots belong to the residual, so they are left out.
 
     Raises `UserError` (65), also on reading one, for damaged files.
     """
     import tensorflow as tf
 
-    stored = of_checkpoint(prefix)
+    stored = checkpoints.of_checkpoint(prefix)
     residuals = [name for name in stored.shapes if name.endswith(RESIDUAL)]
     terms = {name.removesuffix(RESIDUAL): name for name in residuals}
 
@@ -131,7 +112,7 @@ def tensors_of(prefix: str) -> StoredTensors:
         if name in terms:
             return get(_base(name)) + get(terms[name])
         try:
-            return as_float32(stored.get(name))
+            return checkpoint.as_float32(stored.get(name))
         except (tf.errors.OpError, IndexError, ValueError, RuntimeError) as error:
             raise UserError(
                 f"{prefix}: {name} cannot be read: {reason_of(error)}\nThe file is "
@@ -139,7 +120,7 @@ def tensors_of(prefix: str) -> StoredTensors:
                 EXIT_DAMAGED,
             ) from None
 
-    left_out = (RESIDUAL, *SLOTS) if terms else ()
+    left_out = (RESIDUAL, *checkpoints.SLOTS) if terms else ()
     shapes = {
         name: shape
         for name, shape in stored.shapes.items()
@@ -186,9 +167,8 @@ def write_tf1(
 ) -> Path:
     """Writes the whole model as the original would: checkpoint, vocabulary, pointer.
 
-    Beside it `hparams.json`, a `--config` for this project. A model that the original
-    does not have is written all the same, since no other format holds
-    it whole, and logged.
+    `hparams.json` beside it is a `--config` for this project. A model that the original
+    lacks is written all the same, with a note: no other format holds it whole.
 
     Raises `UserError` when the directory is in use or cannot be written, 65 when what
     was written differs.
@@ -198,19 +178,19 @@ def write_tf1(
             f"--what {what}: --format tf1 holds the whole model; leave --what out."
         )
     with atomic_folder(output_dir) as folder:
-        prefix = folder / name_of(stored.step)
+        prefix = folder / manifest.name_of(stored.step)
         save_tensors(prefix, stored)
-        (folder / POINTER).write_text(pointer_to([prefix.name]))
+        (folder / manifest.POINTER).write_text(manifest.pointer_to([prefix.name]))
         vocab = write_tokens(folder / VOCABULARY, stored.vocab.tokens)
         write_settings(vocab, stored.tokenizer_config)
-        # Of the hparams those that are known: what reading assumes is left out.
+        # Only known hparams: assumed ones are left out.
         hparams = {k: v for k, v in stored.known.items() if k not in _PLACES}
         hparams["do_lower_case"] = stored.tokenizer_config.do_lower_case
         text = json.dumps(checkpoint.hparams_of_fields(hparams.items()), indent=2)
         (folder / HPARAMS).write_text(f"{text}\n", encoding="utf-8")
         again = info(str(prefix)).read(log=silent, slots=True)
         results = verification.identical(stored, again)
-        needed, cannot = _hparams_for_original(stored), _not_in_original(stored)
+        needed, cannot = _beyond_original(stored)
         facts = {"original": {"model_hparam_overrides": needed, "cannot": cannot}}
         verification.write_manifest(folder, stored, FORMAT, "all", results, facts)
     verification.show(results, log)
@@ -226,42 +206,30 @@ def write_tf1(
     return Path(output_dir)
 
 
-def _not_in_original(stored: StoredModel) -> list[str]:
-    """Why the original program would not compute what a model does."""
+def _beyond_original(stored: StoredModel) -> tuple[dict[str, Any], list[str]]:
+    """Returns (the `model_hparam_overrides` that the original needs, what it lacks)."""
     config, tokenizer = stored.config, stored.tokenizer_config
-    objective, generator = config.objective, config.generator
-    act, strips = config.model_config().hidden_act, tokenizer.strip_accents
-    reasons = {
-        f"hidden_act is {act}, the original's gelu is the exact one": (
-            act not in _ORIGINAL_ACTIVATIONS
-        ),
-        "the original strips accents where it lower-cases": (
-            tokenizer.do_lower_case and not strips
-        ),
-        f"the original has no objective {objective}": (
-            not OBJECTIVES[objective].is_originals
-        ),
-        f"the original has no {generator} generator": (
-            not GENERATORS[generator].is_originals
-        ),
-        "the original has no embedding_sharing disentangled": (
-            config.embedding_sharing == "disentangled"
-        ),
-    }
-    return [reason for reason, applies in reasons.items() if applies]
-
-
-def _hparams_for_original(stored: StoredModel) -> dict[str, Any]:
-    """The `model_hparam_overrides` that the original needs beside the sizes."""
-    shape, found = stored.config.model_config(), {}
+    shape = config.model_config()
+    needed, cannot = {}, []
     if shape.num_attention_heads != max(1, shape.hidden_size // 64):
-        found["num_attention_heads"] = shape.num_attention_heads
-    if shape.hidden_act in _ORIGINAL_ACTIVATIONS[1:]:
-        found["hidden_act"] = shape.hidden_act
-    return found
+        needed["num_attention_heads"] = shape.num_attention_heads
+    if shape.hidden_act == "gelu_tanh":
+        cannot.append("hidden_act is gelu_tanh, the original's gelu is the exact one")
+    elif shape.hidden_act != "gelu":
+        needed["hidden_act"] = shape.hidden_act
+    if tokenizer.do_lower_case and not tokenizer.strip_accents:
+        cannot.append("the original strips accents where it lower-cases")
+    for name, is_known in (
+        ("objective", OBJECTIVES[config.objective].is_original),
+        ("generator", GENERATORS[config.generator].is_original),
+        ("embedding_sharing", config.embedding_sharing != "disentangled"),
+    ):
+        if not is_known:
+            cannot.append(f"the original has no {name} {getattr(config, name)}")
+    return needed, cannot
 
 
 def save_tensors(prefix: str | os.PathLike, stored: StoredModel) -> None:
     """Writes weights, slots and step; raises `OSError`."""
-    step = {STEP: np.asarray(stored.step, np.int64)}
-    write_tensors(prefix, {**stored.tensors, **stored.slots, **step})
+    step = {checkpoint.STEP: np.asarray(stored.step, np.int64)}
+    checkpoints.write_tensors(prefix, {**stored.tensors, **stored.slots, **step})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was written, read again and compared with what it was written from."""
+"""Exports are read again and compared with their source."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from electra_tf.config.model import ModelConfig
-from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.errors import EXIT_DAMAGED, UserError, reason_of
 from electra_tf.interop import checkpoint, networks
 from electra_tf.interop.checkpoint import StoredModel
 from electra_tf.interop.networks import Network
@@ -37,23 +37,19 @@ class Result(NamedTuple):
     tolerance: float | None  # None: only measured
 
 
-class Words(NamedTuple):
-    """On how many words of a vocabulary another tokenizer differs."""
-
-    different: int
-    total: int
-
-    def __str__(self) -> str:
-        return f"{self.different} of {self.total} words of the vocabulary get other ids"
-
-
 def words_tokenized_otherwise(
-    stored: StoredModel, encode: Callable[[list[str]], list[list[int]]]
-) -> Words:
-    """Counts the words of the vocabulary whose ids differ, alone or in capitals.
+    stored: StoredModel,
+    library: str,
+    encode: Callable[[list[str]], list[list[int]]],
+    log: Callable[[str], None],
+) -> dict[str, int]:
+    """Counts and logs the words whose ids differ, alone or in capitals.
 
     Args:
-      encode: the other tokenizer: texts to ids, without [CLS] and [SEP].
+      library: of the other tokenizer.
+      encode: that tokenizer: texts to ids, without [CLS] and [SEP].
+
+    Returns the counts for the manifest.
     """
     from electra_tf.text.tokenization import Tokenizer
 
@@ -62,7 +58,11 @@ def words_tokenized_otherwise(
     texts = [f"{word} {word.upper()}" for word in whole]
     pairs = zip(texts, encode(texts), strict=True)
     different = sum(tokenizer.encode(text) != ids for text, ids in pairs)
-    return Words(different, len(whole))
+    log(
+        f"measured with {library}: {different} of {len(whole)} words of the vocabulary "
+        "get other ids"
+    )
+    return {"different": different, "total": len(whole)}
 
 
 def fixed_batch(
@@ -71,7 +71,7 @@ def fixed_batch(
     """Four rows of ids with padding and two segments, int32 [4, L].
 
     Args:
-      length: of the rows, or what the model can read.
+      length: of the rows, if the model can read as many.
     """
     length = min(shape.max_position_embeddings, length)
     rng = np.random.default_rng(6)
@@ -147,7 +147,7 @@ def compare(
 def require(results: Iterable[Result]) -> None:
     """Raises `UserError` (65) for the first result beyond its tolerance.
 
-    What is only measured must be a number: NaN in an output is an infinite difference.
+    A difference without tolerance must be finite; NaN in an output is infinite.
     """
     for r in results:
         limit = _FINITE if r.tolerance is None else r.tolerance
@@ -171,7 +171,7 @@ def show(results: Iterable[Result], log: Callable[[str], None]) -> None:
 
 
 def identical(stored: StoredModel, again: StoredModel) -> list[Result]:
-    """Every weight and slot, the step, and what makes the config another model's."""
+    """Compares weights, slots, step and the identity of the config, exactly."""
     results = []
     for quantity, ours, theirs in (
         ("weights", stored.tensors, again.tensors),
@@ -192,7 +192,7 @@ def identical(stored: StoredModel, again: StoredModel) -> list[Result]:
 def reread(
     network: Network, again: Network, pad_id: int
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], list[Result]]:
-    """Compares a network with what its files were read to.
+    """Compares a network with the one that was read from its files.
 
     Returns (a fixed batch, the network's `networks.outputs` on it, results).  Raises
     `UserError` (65) if it does not compute the same.
@@ -200,6 +200,28 @@ def reread(
     batch = fixed_batch(network.shape, pad_id)
     ours, theirs = networks.outputs([network, again], batch)
     return batch, ours, compare("electra_tf", ours, theirs)
+
+
+def compared(
+    library: str,
+    network: Network,
+    compare_outputs: Callable[[dict, dict], list[Result]],
+) -> str:
+    """A note on how far another library is from a network; `UserError` (65) if far.
+
+    Args:
+      compare_outputs: (batch, the network's `networks.outputs` on it) -> results.
+    """
+    batch = fixed_batch(network.shape, 0)
+    [ours] = networks.outputs([network], batch)
+    try:
+        results = compare_outputs(batch, ours)
+    except UserError:
+        raise
+    except Exception as error:  # It fails in many ways on files that it cannot read.
+        return f"{library} cannot read it ({reason_of(error)}): not compared"
+    gap = max(result.difference for result in results)
+    return f"computes what {library} does, max difference {gap:.3g}"
 
 
 def write_networks(
@@ -237,9 +259,9 @@ def write_manifest(
     results: list[Result],
     facts: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes the manifest: what the folder is, how it was verified, every checksum.
+    """Writes the manifest: the model, the results of the comparison, every checksum.
 
-    The greatest difference that was verified excludes what was only measured.
+    Verified and only measured differences have a maximum each.
     """
     greatest: dict[str, float] = {}
     for r in results:

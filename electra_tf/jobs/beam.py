@@ -15,7 +15,6 @@ import logging
 import os
 import queue
 import shlex
-import socket
 import threading
 import traceback
 from collections.abc import Callable, Sequence
@@ -156,13 +155,6 @@ def _call(
     with _one_at_a_time:
         if os.path.exists(error_path):
             return  # Another task has failed: the run is over.
-        if not os.path.isdir(os.path.join(folder, OWN)):
-            error = UserError(
-                f"a worker on {socket.gethostname()} does not see {folder}.\n"
-                "Workers of --runner beam read the corpus and write the result on a "
-                "file system that all machines share."
-            )
-            raise RuntimeError(as_text(error))
         with contextlib.suppress(OSError):
             os.chdir(directory)
         try:

@@ -28,7 +28,7 @@ OWN = ".job"  # a folder inside the job's, removed at the end
 
 
 class JobFolder:
-    """A folder as it was found, and what is written into it.
+    """The folder of a job: its state on opening, and its files.
 
     Attributes:
       state: of an unfinished job with the same settings; of a finished one the
@@ -55,7 +55,7 @@ class JobFolder:
         remote.put(path)
 
     def records(self, name: str, count: int) -> Iterator[dict[str, Any] | None]:
-        """Yields what is recorded of the tasks of a job; None: not finished."""
+        """Yields the records of the tasks of a job; None: not finished."""
         for number in range(count):
             yield read_record(self.path, name, number)
 
@@ -92,7 +92,7 @@ class JobFolder:
 def opened(
     path: str, settings: dict[str, Any], flag: str = "--output-dir"
 ) -> Iterator[JobFolder]:
-    """Makes a folder, looks at what it holds, and keeps other processes out of it.
+    """Makes a folder, reads its state, and keeps other processes out of it.
 
     A finished one is left unchanged, and may be read-only.
 
@@ -121,7 +121,7 @@ def record_path(path: str, name: str, number: int) -> str:
 
 
 def read_record(path: str, name: str, number: int) -> dict[str, Any] | None:
-    """What is recorded of a task whose files are all there, else None."""
+    """The record of a task if all its files exist, else None."""
     try:
         with open(record_path(path, name, number), encoding="utf-8") as f:
             record = json.load(f)
@@ -148,7 +148,7 @@ def _sizes(path: str) -> dict[str, int]:
 def _state(
     path: str, settings: dict[str, Any], sizes: Mapping[str, int]
 ) -> dict[str, Any] | None:
-    # What a kill in the first write leaves.
+    # Without the rest of a killed first write.
     found = sorted(name for name in sizes if not name.startswith(f".{STATE}."))
     if not found:
         return None
@@ -159,8 +159,7 @@ def _state(
             "makes.\nNothing is overwritten: name another folder, or remove this one."
         )
     state = read_json(Path(path, name), "Name another folder, or remove this one.")
-    stored = dict(_flat(state.get("settings") or {}))
-    if changed := differences(stored, dict(_flat(settings))):
+    if changed := differences(state.get("settings") or {}, settings):
         raise UserError(
             f"{path} was made with other settings: {as_text(changed)}.\nNothing is "
             "overwritten: name another folder, or give the settings of before."
@@ -172,12 +171,3 @@ def _state(
                 f"manifest lists {file['bytes']}.\nRestore it, or name another folder."
             )
     return state
-
-
-def _flat(settings: dict, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the names and values of settings; a: b is b inside a."""
-    for name, value in settings.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}: ")
-        else:
-            yield prefix + name, value

@@ -169,8 +169,8 @@ def _results(
     """Yields `function(*task)` of all tasks as they end.
 
     One process is this one; others are fresh, because a forked copy of a process that
-    has used TensorFlow may hang. An error cancels what has not begun; Ctrl-C ends what
-    runs, too.
+    has used TensorFlow may hang. An error cancels waiting tasks; Ctrl-C ends running
+    ones, too.
 
     Args:
       gpus: their names; each new process has one of them, in turn.

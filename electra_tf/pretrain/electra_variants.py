@@ -41,7 +41,7 @@ class Electra15(Electra):
 
 
 class Sentences(NamedTuple):
-    """What the head at [CLS] says of each sequence of a batch."""
+    """The verdict at [CLS] on each sequence of a batch."""
 
     logits: tf.Tensor  # float32 [B], log odds that it was corrupted
     labels: tf.Tensor  # float32 [B], 1 where it was
@@ -67,8 +67,8 @@ class ElectraSentence(Electra):
     """Replaced token detection, and a verdict on the whole input.
 
     The sentence-level objective among the negative results of the ELECTRA paper
-    (appendix H): a share of the inputs stays intact, and a head at [CLS] says which
-    those are. As with tokens, samples that are the original corrupt nothing.
+    (appendix H): a share of the inputs stays intact, and a head at [CLS] predicts
+    which. As with tokens, samples that are the original corrupt nothing.
     """
 
     model = "an ELECTRA with a sentence objective"
@@ -124,7 +124,6 @@ class FrozenGenerator(Electra):
     trains_generator = False
 
     def total_loss(self, generated, discriminated):
-        del generated
         return self.main_loss(discriminated)
 
 
@@ -149,10 +148,10 @@ class TwoStage(Electra):
 
     def begin(self, model):
         if self.stage == 2 and self.settings.init_discriminator:
-            theirs = {v.path: v for v in model.generator.encoder.variables}
+            stored = {v.path: v for v in model.generator.encoder.variables}
             for variable in model.electra.variables:
                 name = variable.path.replace("electra/", "generator/", 1)
-                variable.assign(theirs[name].value)
+                variable.assign(stored[name].value)
 
     def trained_variables(self, model):
         if self.stage == 1:
@@ -175,7 +174,7 @@ class TwoStage(Electra):
 
 
 class Policy(NamedTuple):
-    """What an adversarial generator learns from."""
+    """The losses and rewards of an adversarial generator."""
 
     loss: tf.Tensor  # scalar: policy loss and the baseline's, means over the masked
     baseline_loss: tf.Tensor  # scalar
@@ -271,7 +270,7 @@ def policy_of(
     log_p_sample = tf.gather(log_p, samples, batch_dims=2)
     advantage = tf.stop_gradient(reward - baseline)
     # exp(-reward) is the probability that the discriminator is right; the baseline's
-    # sigmoid is to be what it is on average.
+    # sigmoid learns its average.
     baseline_losses = tf.nn.sigmoid_cross_entropy_with_logits(
         labels=tf.exp(-reward), logits=baseline_logits
     )

@@ -242,7 +242,6 @@ MODEL_FLOPS = {
 
 def main(argv: list[str]) -> None:
     """Prints the FLOPs of the models and of the recipes."""
-    del argv
     with line_writer(None) as write:
         for name, flops in MODEL_FLOPS.items():
             write(f"{name:<32}{flops:.4g}")

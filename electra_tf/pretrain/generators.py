@@ -268,7 +268,6 @@ class TiedGenerator(MaskedLMGenerator):
 
     @classmethod
     def create(cls, encoder, config, settings, dtype):
-        del settings
         return cls(encoder, config.vocab_size, name="tied", dtype=dtype)
 
 
@@ -336,7 +335,7 @@ class MixtureGenerator(MaskedLMGenerator):
 
 @serializable
 class TwoTowerGenerator(Generator):
-    """Predicts each token from what is before it and what is after it.
+    """Predicts each token from the tokens before it and after it.
 
     A left-to-right and a right-to-left transformer read the unmasked text; the state
     before position t of the first and after t of the second are concatenated, so
@@ -447,7 +446,6 @@ class UniformGenerator(Generator):
 
     @classmethod
     def create(cls, encoder, config, settings, dtype):
-        del encoder, settings
         return cls(config.vocab_size, name="uniform", dtype=dtype)
 
     def call(self, inputs, seed=None, weight=None) -> GeneratorOutput:
@@ -460,7 +458,6 @@ class UniformGenerator(Generator):
         return GeneratorOutput(None, per_token, loss, predictions, loss)
 
     def sample(self, generated, uniform, temperature=1.0, disallowed_ids=None):
-        del generated, temperature
         return sampling.sample_uniformly(
             uniform, self.vocab_size, disallowed_ids=disallowed_ids
         )
@@ -480,13 +477,11 @@ class UnigramGenerator(Generator):
 
     @classmethod
     def create(cls, encoder, config, settings, dtype):
-        del encoder, settings
         generator = cls(config.vocab_size, name="unigram_generator", dtype=dtype)
         generator.build()
         return generator
 
     def build(self, input_shape=None):
-        del input_shape
         # Counts rather than probabilities: whole numbers survive every conversion.
         self.token_counts = self.add_weight(
             name="token_counts",
@@ -501,7 +496,6 @@ class UnigramGenerator(Generator):
         self.token_counts.assign(token_counts.astype(np.float32))
 
     def call(self, inputs, seed=None, weight=None) -> GeneratorOutput:
-        del seed
         per_token = -tf.gather(self._log_probabilities(), inputs.masked_lm_ids)
         loss = weighted_mean(per_token, inputs.masked_lm_weights, weight)
         best = tf.argmax(self.token_counts.value, output_type=tf.int32)
@@ -509,7 +503,6 @@ class UnigramGenerator(Generator):
         return GeneratorOutput(None, per_token, loss, predictions, loss)
 
     def sample(self, generated, uniform, temperature=1.0, disallowed_ids=None):
-        del generated
         weights = self.token_counts.value
         if temperature != 1.0:
             # Of at most 1: a low temperature makes powers that float32 does not hold.
@@ -519,14 +512,13 @@ class UnigramGenerator(Generator):
         )
 
     def log_q(self, generated, token_ids):
-        del generated
         return tf.gather(self._log_probabilities(), token_ids)
 
     def _log_probabilities(self) -> tf.Tensor:
         """log q of every token, float32 [V].
 
         A token that the data do not have is never drawn; it has the probability of one
-        that is there once, so that no loss is infinite on other texts.
+        that occurs once, so that no loss is infinite on other texts.
         """
         counts = self.token_counts.value
         total = tf.reduce_sum(counts)

@@ -90,7 +90,7 @@ class DiscriminatorPredictions(keras.layers.Layer):
 
 
 class Contrast(NamedTuple):
-    """How well two views of a sequence find each other among those of others."""
+    """How well two views of a sequence find each other among other views."""
 
     losses: tf.Tensor  # float32 [B], mean over the two
     correct: tf.Tensor  # float32 [B], share of them that are nearest to the other

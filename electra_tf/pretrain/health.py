@@ -21,7 +21,7 @@ SHORT = 200  # steps over which losses and norms are averaged
 SPIKE = 10  # steps that make a spike; fewer are chance
 
 AT_CHANCE = 0.98  # of the loss of guessing
-ALWAYS, NEVER = 0.995, 0.005  # recall of one who always says the same
+ALWAYS, NEVER = 0.995, 0.005  # recall of a constant answer
 SPIKE_SIGMAS = 6.0  # robust standard deviations of single steps
 WORSE_NATS = 0.5
 LEAST_ENTROPY = 0.1  # nats; 1.1 choices
@@ -62,7 +62,7 @@ class HealthMonitor:
       first: the step at which the phase begins.
       epochs: how often the data of the phase have been seen at a step; of
         several data sets the one that is seen most often.
-      judges_all: whether the discriminator's loss counts all tokens, as its accuracy.
+      counts_all_tokens: whether the discriminator's loss does, as its accuracy.
     """
 
     def __init__(
@@ -74,10 +74,10 @@ class HealthMonitor:
         warmup: int,
         first: int = 0,
         epochs: Callable[[int], float] = lambda step: 0.0,
-        judges_all: bool = True,
+        counts_all_tokens: bool = True,
     ):
         self.total, self.warmup, self.first = total, warmup, first
-        self.epochs, self.judges_all = epochs, judges_all
+        self.epochs, self.counts_all_tokens = epochs, counts_all_tokens
         self.step = 0
         self.best: dict[str, float] = {}  # lowest mean loss and norm, highest rate
         self._policy, self._console = policy, console
@@ -88,7 +88,7 @@ class HealthMonitor:
     def __call__(self, first_step: int, metrics: Mapping[str, np.ndarray]) -> None:
         """Takes the metrics of steps, arrays; raises a `UserError` if one must stop."""
         count = len(metrics["loss"])
-        made = np.asarray(metrics["finite"], bool)  # The others were left out.
+        made = np.asarray(metrics["finite"], bool)  # without skipped steps
         for name, values in metrics.items():
             row = self._rows.setdefault(name, deque(maxlen=WINDOW + SHORT))
             row.extend(np.asarray(values, float)[made].tolist())
@@ -105,7 +105,7 @@ class HealthMonitor:
             text += f"What usually helps: {alarm.advice}."
             if self._policy == "stop":
                 text = f'stopped by "on_alarm", {text} The state is saved; '
-                raise UserError(f'{text}"on_alarm": "warn" goes on.', EXIT_DIVERGED)
+                raise UserError(f'{text}"on_alarm": "warn" continues.', EXIT_DIVERGED)
             self._console.log(f"Warning: {text}")
 
     def _look(self, alarm: Alarm) -> str | None:
@@ -145,17 +145,17 @@ def _binary_entropy(share: float) -> float:
     "disc_loss",
 )
 def _discriminator(run: HealthMonitor, *rows: np.ndarray) -> str | None:
-    # The loss of guessing is known for the tokens that the accuracy is of.
-    if not run.judges_all or run.step < run.warmup + WINDOW:
+    # The loss of guessing follows from the accuracy, for the same tokens.
+    if not run.counts_all_tokens or run.step < run.warmup + WINDOW:
         return None
     recall, accuracy, loss = (float(row.mean()) for row in rows)
-    says_all = recall > ALWAYS and accuracy < 0.5
-    if not says_all and recall > NEVER:
+    calls_all = recall > ALWAYS and accuracy < 0.5
+    if not calls_all and recall > NEVER:
         return None
     # With one answer for all tokens, accuracy is the share of one kind.
     if loss < AT_CHANCE * _binary_entropy(accuracy):
         return None
-    which = "every token" if says_all else "no token"
+    which = "every token" if calls_all else "no token"
     return (
         f"the discriminator calls {which} replaced, for {WINDOW:,} steps (recall "
         f"{recall:.3f}), and its loss of {loss:.3f} is that of guessing"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run has done already, by its saved settings, and what may be changed of it."""
+"""The finished part of a run, by its saved settings, and what may still change."""
 
 import itertools
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from electra_tf.errors import UserError
 from electra_tf.storage.manifest import CheckpointManifest
 
 
-def begun(hparams: Mapping[str, Any], step: int) -> list[dict[str, Any]]:
+def started_phases(hparams: Mapping[str, Any], step: int) -> list[dict[str, Any]]:
     """The hparams of each phase of a run that started before a step.
 
     Args:
@@ -33,7 +33,7 @@ def switches(hparams: Mapping[str, Any]) -> list[int]:
     """The steps at which a run goes from one phase to the next.
 
     Args:
-      hparams: as `begun`.
+      hparams: as `started_phases`.
     """
     if first := hparams.get("stage_one_steps"):
         return [first]
@@ -44,11 +44,10 @@ def switches(hparams: Mapping[str, Any]) -> list[int]:
 def check_passed(
     stored: Mapping[str, Any], config: PretrainingConfig, step: int
 ) -> None:
-    """Raises a UserError if a run would not have come to `step` as it did.
+    """Raises a UserError if the config changes what the run has finished by `step`.
 
-    What lies behind cannot be changed: phases that ended before `step`, or end there
-    now, and where the phase of that step began. It and later ones may have other
-    settings and ends.
+    Phases that ended before `step`, or end there now, are fixed, and so is the start
+    of the current phase. The current phase and later ones may change.
 
     Args:
       stored: the settings in the checkpoint of `step`.
@@ -60,7 +59,7 @@ def check_passed(
     for number, (old, new) in enumerate(zip(before, now, strict=False), start=1):
         ended = number < len(before) and end + old["num_train_steps"] < step
         here = end + new["num_train_steps"] - step if number < len(now) else 1
-        # A phase may end sooner than it was to, but not be another one up to there.
+        # A phase may end sooner than planned, with the same settings up to there.
         steps, others = PHASE_SETTINGS[:1], PHASE_SETTINGS[1:]
         names = steps + others if ended else others if here == 0 else steps
         names += tuple(k for k in PHASE_INSTEAD if k in old or k in new)
@@ -81,7 +80,6 @@ def check_passed(
 def last_step_of(saved: CheckpointManifest | None, config: PretrainingConfig) -> int:
     """The step, from 0, whose stage and phase a model is evaluated in.
 
-    The steps of another run say nothing of the stages and phases here: its model is
-    taken for a finished one.
+    The model of another run counts as finished.
     """
     return max(0, saved.step - 1) if saved else config.num_train_steps - 1

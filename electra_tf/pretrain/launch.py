@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One start of a run, up to the import of TensorFlow: checked, locked and described.
 
-What follows, training, evaluation or a dry run, is in `run`.
+Training, evaluation and dry run are in `run`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from electra_tf.console import Console
 from electra_tf.data import record_index
 from electra_tf.pretrain import shards
 from electra_tf.storage.checkpoints import Checkpoints
-from electra_tf.storage.files import cannot_write
 from electra_tf.storage.lock import Lock
 from electra_tf.storage.remote import check_writable
 from electra_tf.storage.remote_run import RunFolder
@@ -38,8 +37,8 @@ def main(
 
     Args:
       find_start: `interop.start.find`.
-      started: when the program was, by time.monotonic().
-      limit: seconds from then on, after which the run is saved and ends.
+      started: time.monotonic() at the program's start.
+      limit: seconds after which the run is saved and ends.
       dry_run: check everything, describe the run and write nothing.
     """
     vocab, words = Vocabulary.load(config.vocab_file), None
@@ -59,14 +58,11 @@ def main(
     )
 
     def before_save() -> None:
-        """Says in config.json what the checkpoints beside it are made with."""
+        """Updates the config.json beside the checkpoints."""
         lock.check()
         path = Path(config.model_dir) / "config.json"
         start = {"init_checkpoint": checkpoints.settings["init_checkpoint"]}
-        try:
-            dataclasses.replace(config, **start).save(str(path))
-        except OSError as error:
-            raise cannot_write(path, error) from error
+        dataclasses.replace(config, **start).save(str(path))
 
     checkpoints = Checkpoints(
         config.model_dir,
@@ -112,7 +108,7 @@ def main(
 
 
 def _stored_settings(config, tokenizer, words) -> dict[str, Any]:
-    """What is stored with each checkpoint; all but the tokenizer's may change."""
+    """The settings in each checkpoint; all but the tokenizer's may change."""
     settings = config.settings() | {"tokenizer": tokenizer._asdict()}
     settings |= record_index.manifest_sha256(shards.pattern_of(config))
     if config.do_train:

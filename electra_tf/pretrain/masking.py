@@ -7,10 +7,9 @@ step is a function of (weights, batch, step).
 
 Whole-word masking draws all tokens of a word, or none. A word is a token and the "##"
 tokens that follow it, or one of a list of words, which are found in the tokens from
-left to right, the longest first. Words are drawn in random order; one that would make
-more masked tokens than are wanted is passed over, as in BERT, so that their number is
-what it is without words. A word of more tokens than are wanted could never be drawn:
-its tokens are words by themselves.
+left to right, the longest first. Words are drawn in random order; a word that exceeds
+the wanted number of tokens is passed over, as in BERT, so this number is the same as
+without words. A longer word could never be drawn: its tokens are words by themselves.
 
 Shapes: B batch, L length, N masked positions per sequence, V vocabulary.
 """
@@ -33,8 +32,7 @@ from electra_tf.text.word_list import WordList
 # ELECTRA never puts a random token there, unlike BERT (appendix A of the paper).
 MASK_TOKEN_SHARE = 0.85
 
-# Draws that came after those of the original have keys of their own: without them, a
-# batch is what it was.
+# Draws that the original lacks have keys of their own and change no other draw.
 _RANDOM_TOKENS, _OTHER_POSITIONS = 1, 2
 _INTACT = 5
 _FROM_FREQUENCIES = 6
@@ -46,7 +44,7 @@ _ROUNDS = 4
 
 
 class WordTables(NamedTuple):
-    """The tables of a `WordList`, which says what they hold, as tensors."""
+    """The tables of a `WordList` as tensors."""
 
     keys: tf.Tensor
     targets: tf.Tensor
@@ -284,7 +282,7 @@ def mask_by_draws(
     random_ids: tf.Tensor | None = None,
     other_uniform: tf.Tensor | None = None,
 ) -> dict[str, tf.Tensor]:
-    """Masks a batch as random numbers say.
+    """Masks a batch by given random numbers.
 
     Args:
       batch: input_ids, input_mask, segment_ids, int32 [B, L].
@@ -535,7 +533,7 @@ def draw_words(
 
 
 def _words(candidates: tf.Tensor, starts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Which word of its row each token is of, and how many tokens words have [B, L]."""
+    """The word of each token in its row, and the tokens of each word [B, L]."""
     shape = tf.shape(candidates)
     word = tf.maximum(tf.cumsum(tf.cast(starts, tf.int32), axis=1) - 1, 0)
     sizes = tf.math.unsorted_segment_sum(

@@ -19,7 +19,7 @@ from electra_tf.train.reporting import STEP_METRICS, Curve, Metric, Ratio, Sums
 
 _ORANGE, _BLUE = "#c0582b", "#2b6cb0"  # of generator and discriminator
 
-# Keeps a mean over nothing at all finite; the original's constant.
+# Keeps an empty mean finite; the original's constant.
 EPSILON = 1e-6
 # tf.metrics.auc of the original: 200 thresholds, the outer two beyond 0 and 1.
 NUM_THRESHOLDS = 200
@@ -108,7 +108,7 @@ DISCRIMINATOR_METRICS = (
     _ratio(
         "disc_precision",
         "precision of replaced-token detection",
-        *("disc_said_correct", "disc_said"),
+        *("disc_flagged_correct", "disc_flagged"),
         tag="discriminator/precision",
         curve=Curve("Accuracy", "precision on replaced", _BLUE, "--"),
     ),
@@ -238,11 +238,6 @@ ALL_METRICS = (
 def evaluation_metrics(metrics: Sequence[Metric], sums: Sums) -> dict[str, float]:
     """The values of metrics, from the sums over any number of batches."""
     return {m.name: float(m.evaluation(sums)) for m in metrics if m.evaluation}
-
-
-def training_metrics(metrics: Sequence[Metric], sums: Sums) -> dict[str, np.ndarray]:
-    """The values of metrics in single training steps, from the sums of each."""
-    return {m.name: m.training(sums) for m in metrics if m.training}
 
 
 def tables() -> str:

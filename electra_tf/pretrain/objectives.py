@@ -3,8 +3,8 @@
 
 Here are the contract and the objectives of the original; the others are in
 `electra_variants` and `token_objectives`.
-`pretraining.ElectraPretrainer.call` generates and corrupts; the objective says what the
-main network makes of it.
+`pretraining.ElectraPretrainer.call` generates and corrupts; the objective is the
+main network's part.
 
 Shapes: B batch, L length.
 """
@@ -55,7 +55,7 @@ def histogram(probs, labels, weights) -> tf.Tensor:
 
 
 class LossWeights(NamedTuple):
-    """What losses are divided by, of the global batch; None: of the batch at hand."""
+    """Divisors of losses, of the global batch; None: of the batch at hand."""
 
     generator: tf.Tensor | None = None  # positions that the generator's loss counts
     discriminator: tf.Tensor | None = None  # those that the main network's counts
@@ -63,7 +63,7 @@ class LossWeights(NamedTuple):
 
 
 class CorruptedText(NamedTuple):
-    """A text with the generator's samples in it, and what it was made from."""
+    """A text with the generator's samples, and its sources."""
 
     ids: tf.Tensor  # int32 [B, L]
     is_replaced: tf.Tensor  # bool [B, L], the labels
@@ -82,7 +82,7 @@ class CorruptedText(NamedTuple):
 class Objective:
     """What the main network learns; the contract of all objectives.
 
-    What is here holds for an objective whose main network has no head of its own.
+    The defaults are for an objective whose main network has no head of its own.
 
     Attributes:
       model: what a model trained with it is called, for messages.
@@ -94,7 +94,7 @@ class Objective:
         becomes of the others.
       needs_log_q: whether the generator must have `log_q`.
       trains_generator: whether the generator's weights are ever trained.
-      metrics: what is measured, in training and in evaluation.
+      metrics: of training and evaluation.
 
     Args:
       settings: `pretraining.PretrainerSettings`.
@@ -151,7 +151,7 @@ class Objective:
     def discriminate(
         self, model, text: CorruptedText, seed: tf.Tensor | None, weights: LossWeights
     ) -> DiscriminatorOutput | None:
-        """What the main network makes of the corrupted text; None if it reads none.
+        """The main network's output for the corrupted text; None if it reads none.
 
         Returns a NamedTuple with `loss`, a scalar, and what `sums` needs.
 
@@ -166,7 +166,7 @@ class Objective:
         return inputs.masked_lm_positions
 
     @property
-    def judges_all(self) -> bool:
+    def counts_all_tokens(self) -> bool:
         """Whether the main network's loss counts all tokens, as its metrics do."""
         return type(self).positions is Objective.positions
 
@@ -175,7 +175,7 @@ class Objective:
         return tf.cast(inputs.input_mask, tf.float32)
 
     def loss_weight(self, inputs: MaskedInputs) -> tf.Tensor:
-        """What the main network's losses are means over, in most cases a scalar."""
+        """The number of tokens in the main network's loss, in most cases a scalar."""
         return tf.reduce_sum(self.positions(inputs))
 
     def total_loss(self, generated: GeneratorOutput, discriminated) -> tf.Tensor:
@@ -199,7 +199,7 @@ class Objective:
         """
 
     def trained_variables(self, model) -> list[keras.Variable]:
-        """What the steps of this stage change."""
+        """The variables that this stage trains."""
         return model.trainable_variables
 
     def sums(self, output, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -224,7 +224,7 @@ class Objective:
 
 
 def sampled_sums(output, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """What SAMPLED_ACCURACY needs besides."""
+    """The other sum that SAMPLED_ACCURACY needs."""
     right = output.sampled_ids == batch["masked_lm_ids"]
     return {"sampled_correct": count(right, batch["masked_lm_weights"])}
 
@@ -271,7 +271,7 @@ class Electra(Objective):
         return found._replace(contrast=contrast(views, group, weights.sequences))
 
     def judge(self, model, hidden, text, total):
-        """What the heads say of a CorruptedText, by its hidden states [B, L, H].
+        """The heads' output for a CorruptedText, from its hidden states [B, L, H].
 
         Args:
           total: `loss_weight` of the global batch; None: of this one.
@@ -287,7 +287,6 @@ class Electra(Objective):
 
     def logits(self, model, net_logits, generated, ids) -> tf.Tensor:
         """Log odds that each token was replaced, from the head's output: [B, L]."""
-        del model, generated, ids
         return net_logits
 
     def sums(self, output, batch):
@@ -295,7 +294,7 @@ class Electra(Objective):
         mask = tf.cast(batch["input_mask"], tf.float32)
         labels = tf.cast(output.is_replaced, tf.int32)
         right = found.predictions == labels
-        said = tf.cast(found.predictions, tf.float32) * mask
+        flagged = tf.cast(found.predictions, tf.float32) * mask
         fake = tf.cast(labels, tf.float32) * mask
         sums = super().sums(output, batch) | sampled_sums(output, batch)
         if found.contrast is not None:
@@ -307,8 +306,8 @@ class Electra(Objective):
             "disc_loss": tf.reduce_sum(found.per_example_loss),
             "tokens": tf.reduce_sum(mask),
             "disc_correct": count(right, mask),
-            "disc_said": tf.reduce_sum(said),
-            "disc_said_correct": count(right, said),
+            "disc_flagged": tf.reduce_sum(flagged),
+            "disc_flagged_correct": count(right, flagged),
             "disc_fake": tf.reduce_sum(fake),
             "disc_fake_correct": count(right, fake),
             # The original's AUC counts padding as tokens of label 0 and probability 0.
@@ -333,7 +332,6 @@ class Electric(Electra):
     needs_log_q = True
 
     def is_replaced(self, masked, corrupted_ids, input_ids):
-        del corrupted_ids, input_ids
         return masked
 
     def logits(self, model, net_logits, generated, ids):

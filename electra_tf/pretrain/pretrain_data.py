@@ -29,10 +29,6 @@ from electra_tf.text.vocabulary import Vocabulary
 
 _ENDLESS = 1 << 62
 _CALLS_TO_BUCKET = 16  # batches that are being read at a time
-_READERS = 32  # records that are being read at a time
-_BUFFER_BYTES = 1 << 14  # most examples are shorter
-# The keys of their orders are SHA-512, which no operation computes: they are a table.
-_MAX_EPOCHS = 1 << 16
 
 
 def make_dataset(
@@ -47,7 +43,6 @@ def make_dataset(
     num_replicas: int = 1,
     replica_slice: tuple[int, int] = (0, 1),
     num_batches: int | None = None,
-    in_graph: bool = False,
 ) -> tf.data.Dataset:
     """Makes the data set of masked batches; batch k is a function of (seed, k).
 
@@ -59,7 +54,6 @@ def make_dataset(
       num_replicas: the global batch is cut into this many elements, in replica order.
       replica_slice: (i, n): worker i of n reads and gets the i-th n-th of each step.
       num_batches: number of steps after which the data set ends; None: endless.
-      in_graph: read by operations alone, where another process reads.
 
     Returns: elements with input_ids, input_mask, segment_ids and masked_input_ids
       int32 [b, L], masked_lm_positions, masked_lm_ids int32 [b, N], masked_lm_weights,
@@ -84,25 +78,20 @@ def make_dataset(
         return {n: tf.reshape(v, [parts, -1, v.shape[1]]) for n, v in batch.items()}
 
     dataset = tf.data.Dataset.range(start_step, start_step + (num_batches or _ENDLESS))
-    if in_graph:
-        part = source.only_part()
-        examples = _examples_in_graph(dataset, part, start_step, *order)
-        dataset = tf.data.Dataset.zip(dataset, examples).map(masked)
-    else:
-        if shuffle:
-            for part in source.parts:
-                part.index.copy_ahead()
-        calls, options = tf.data.AUTOTUNE, tf.data.Options()
-        if any(part.index.is_remote for part in source.parts):
-            # These calls wait for a bucket: that needs no processor, but a thread.
-            calls = _CALLS_TO_BUCKET
-            options.threading.private_threadpool_size = 2 * calls
-        # AutoGraph would take a second to convert what needs no conversion.
-        load = tf.autograph.experimental.do_not_convert(
-            lambda step: masked(step, source.batch(step, *order))
-        )
-        dataset = dataset.map(load, num_parallel_calls=calls, deterministic=True)
-        dataset = dataset.with_options(options)
+    if shuffle:
+        for part in source.parts:
+            part.index.copy_ahead()
+    calls, options = tf.data.AUTOTUNE, tf.data.Options()
+    if any(part.index.is_remote for part in source.parts):
+        # These calls wait for a bucket: that needs no processor, but a thread.
+        calls = _CALLS_TO_BUCKET
+        options.threading.private_threadpool_size = 2 * calls
+    # AutoGraph would take a second to convert what needs no conversion.
+    load = tf.autograph.experimental.do_not_convert(
+        lambda step: masked(step, source.batch(step, *order))
+    )
+    dataset = dataset.map(load, num_parallel_calls=calls, deterministic=True)
+    dataset = dataset.with_options(options)
     dataset = dataset.unbatch() if num_replicas > 1 else dataset
     if not num_batches:
         # Else several workers ask each other at every step whether it ended.
@@ -116,10 +105,8 @@ class ExampleSource:
 
     Attributes:
         pattern: as it was given.
-        paths: the shards.
         index: their records.
-        length: what all examples must have.
-        limits: of each feature, one more than the largest value it may have.
+        length: of all examples.
         num_skipped: records that were left out because they are damaged or missing.
     """
 
@@ -132,11 +119,11 @@ class ExampleSource:
         num_segments: int = 2,
     ):
         self.pattern, self.length = pattern, max_seq_length
-        limits = len(vocab), 2, num_segments
-        self.limits = dict(zip(tfrecord.FEATURES, limits, strict=True))
+        # Of each feature, one more than the largest value it may have.
+        self._limits = np.array([len(vocab), 2, num_segments])
         self._vocab = vocab
-        self.paths = paths = shards.find_shards(pattern)
-        manifests = shards.check_manifests(paths, pattern, max_seq_length, vocab)
+        paths = shards.find_shards(pattern)
+        manifests = shards.check_manifests(paths, pattern, vocab)
         self.index = record_index.RecordIndex(paths, skip_damaged)
         lost = shards.check_counts(self.index, manifests, skip_damaged)
         self.num_skipped = lost or self.index.num_skipped
@@ -145,8 +132,8 @@ class ExampleSource:
                 f"the {len(paths)} shards of {pattern} hold no examples.\n"
                 "Build the data again, from a corpus with text in it."
             )
-        # One record of each shard tells whether the shard is of another length or kind:
-        # examples of other programs may parse.
+        # One record of each shard shows whether it has another length or kind: examples
+        # of other programs may parse.
         firsts = (np.cumsum(self.index.counts) - self.index.counts)[
             self.index.counts > 0
         ]
@@ -173,49 +160,37 @@ class ExampleSource:
 
     def read(self, indices: np.ndarray) -> np.ndarray:
         """Returns examples as int32 [3, n, L]: input_ids, input_mask, segment_ids."""
-        records = self.index.read(indices)
+        records, count = self.index.read(indices), len(tfrecord.FEATURES)
         try:
             with tf.device("/cpu:0"):
-                parsed = self.parse(records)
+                # tf.io.parse_example spends half of its time in Python.
+                parsed = tf.raw_ops.ParseExampleV2(
+                    serialized=records,
+                    names=(),
+                    sparse_keys=[],
+                    dense_keys=list(tfrecord.FEATURES),
+                    ragged_keys=[],
+                    dense_defaults=[np.zeros(0, np.int64)] * count,
+                    num_sparse=0,
+                    sparse_types=[],
+                    ragged_value_types=[],
+                    ragged_split_types=[],
+                    dense_shapes=[[self.length]] * count,
+                ).dense_values
         except (tf.errors.InvalidArgumentError, UnicodeDecodeError):
             raise self._misfit(indices, records) from None
         features = np.stack([feature.numpy() for feature in parsed])
-        limits = np.array([*self.limits.values()])[:, None, None]
-        wrong = (features < 0) | (features >= limits)
+        wrong = (features < 0) | (features >= self._limits[:, None, None])
         if wrong.any():
             which, row, column = np.argwhere(wrong)[0]
             name = tfrecord.FEATURES[which]
             raise self._error(
                 indices[row],
                 f"has {name} of {features[which, row, column]}; this model's are "
-                f"0 to {self.limits[name] - 1}.\nThe data were built with another "
+                f"0 to {self._limits[which] - 1}.\nThe data were built with another "
                 f"vocabulary than {self._vocab.path}, or for another type_vocab_size.",
             )
         return features.astype(np.int32)
-
-    def parse(self, records, names=()) -> list[tf.Tensor]:
-        """int64 [n, L] for each feature: the op of tf.io.parse_example.
-
-        That function spends half of its time in Python, for a batch of this kind.
-
-        Args:
-          records: list or tensor of bytes [n].
-          names: of the records, for errors: none, or as many.
-        """
-        count = len(tfrecord.FEATURES)
-        return tf.raw_ops.ParseExampleV2(
-            serialized=records,
-            names=names,
-            sparse_keys=[],
-            dense_keys=list(tfrecord.FEATURES),
-            ragged_keys=[],
-            dense_defaults=[np.zeros(0, np.int64)] * count,
-            num_sparse=0,
-            sparse_types=[],
-            ragged_value_types=[],
-            ragged_split_types=[],
-            dense_shapes=[[self.length]] * count,
-        ).dense_values
 
     def _misfit(self, indices: np.ndarray, records: list[bytes]) -> UserError:
         """The error of the first record that does not parse."""
@@ -244,7 +219,7 @@ class DataSets:
 
     Args:
       parts: ExampleSources of one length and vocabulary.
-      weights: what the shares are in proportion to.
+      weights: the shares are in proportion to these.
     """
 
     def __init__(self, parts: list[ExampleSource], weights: list[float]):
@@ -255,27 +230,17 @@ class DataSets:
     def __len__(self) -> int:
         return sum(map(len, self.parts))
 
-    def only_part(self) -> ExampleSource:
-        """The one data set; raises `UserError` for several."""
-        if len(self.parts) > 1:
-            raise UserError(
-                "several data sets with shares cannot be read by the hosts of a TPU "
-                "that are other machines.\nGive one pattern as pretrain_tfrecords; "
-                "several joined by commas are one data set."
-            )
-        return self.parts[0]
-
     def shares(self) -> list[float]:
-        """How much of the batches each of the parts is."""
+        """Each part's share of the batches."""
         return (self._places / batch_order.BLOCK).tolist()
 
     def epochs(self) -> list[float]:
-        """After how many examples of batches an epoch of each of the parts ends."""
+        """The examples of batches in an epoch of each part."""
         sizes = map(len, self.parts)
         return [size / share for size, share in zip(sizes, self.shares(), strict=True)]
 
     def describe(self, done: int, total: int) -> list[str]:
-        """What there is, and how often `done` and `total` examples go through it."""
+        """A line for each data set: its size, and the epochs of `done` and `total`."""
         lines = []
         numbers = self.parts, self.shares(), self.epochs()
         for part, share, epoch in zip(*numbers, strict=True):
@@ -299,7 +264,7 @@ class DataSets:
     ) -> dict[str, tf.Tensor]:
         """The features of rows of batch `step`, int32 [B, L], in a graph of tf.data.
 
-        Errors are raised as text that `as_user_error` knows.
+        Errors carry text for `as_user_error`.
         """
 
         def read(step: np.ndarray) -> np.ndarray:
@@ -353,7 +318,7 @@ def open_data(
 
 
 class RunData:
-    """What the phases of a run read, each data set opened once."""
+    """The data of a run's phases; opens each data set once."""
 
     def __init__(self, vocab: Vocabulary):
         self.vocab = vocab
@@ -407,127 +372,3 @@ class RunData:
             shuffle=training,
             **options,
         )
-
-
-def _examples_in_graph(
-    steps: tf.data.Dataset,
-    source,
-    start_step: int,
-    batch_size: int,
-    seed: int,
-    shuffle: bool,
-    rows: Rows,
-) -> tf.data.Dataset:
-    """`source.batch` of each of `steps`, the first of which is `start_step`.
-
-    For hosts that cannot call Python, which `ExampleSource.batch` does from within a
-    graph. Hosts of a TPU that is not this machine's have only the graph: there the same
-    examples are chosen, found and read by operations, bit for bit the same. Each record
-    costs an iterator, so that it takes several times as long.
-
-    Args:
-      source: an ExampleSource; its shards must be where the host that
-        reads finds them under the same names.
-
-    Elements are int32 [rows.count, L] by name. Errors carry text that
-    `errors.as_user_error` knows.
-    """
-    index, count = source.index, len(source)
-    offsets, firsts = (tf.constant(table) for table in index.tables())
-    paths = tf.constant(source.paths)
-    start = (start_step * batch_size + rows.first) // count
-    if shuffle:
-        table = tf.constant(batch_order.keys_of_epochs(seed, start, _MAX_EPOCHS))
-    too_many = as_text(
-        UserError(
-            f"{_MAX_EPOCHS:,} epochs are all that a run has in one go where the hosts "
-            "of its TPU read.\nRun the same command again; it continues."
-        )
-    )
-
-    def places(step: tf.Tensor):
-        row = tf.range(rows.first, rows.first + rows.count, dtype=tf.int64)
-        place = step * batch_size + row
-        epochs, indices = place // count, place % count
-        if shuffle:
-            enough = tf.Assert(tf.reduce_all(epochs - start < _MAX_EPOCHS), [too_many])
-            with tf.control_dependencies([enough]):
-                keys = tf.gather(table, epochs - start)
-            indices = _permuted(indices, count, keys)
-        files = tf.searchsorted(firsts, indices, side="right") - 1
-        found = tf.gather(offsets, indices + tf.cast(files, tf.int64))
-        return tf.data.Dataset.from_tensor_slices((tf.gather(paths, files), found))
-
-    def record(path: tf.Tensor, offset: tf.Tensor) -> tf.data.Dataset:
-        variant = tf.raw_ops.TFRecordDatasetV2(
-            filenames=[path],
-            compression_type="",
-            buffer_size=_BUFFER_BYTES,
-            byte_offsets=[offset],
-        )
-        text = tf.TensorSpec([], tf.string)
-        found = tf.data.experimental.from_variant(variant, text)
-        # A damaged or missing record gives "", which `parse` refuses by its place;
-        # else nothing would come, and all others move up.
-        found = found.ignore_errors(log_warning=True)
-        found = found.concatenate(tf.data.Dataset.from_tensors("")).take(1)
-        return found.map(lambda data: (data, path, offset))
-
-    def parse(records: tf.Tensor, paths: tf.Tensor, offsets: tf.Tensor):
-        what = f"cannot be read as an example of {source.length} tokens"
-        found = source.parse(records, _errors(what, EXIT_DAMAGED, paths, offsets))
-        checks = []
-        for (name, limit), values in zip(source.limits.items(), found, strict=True):
-            wrong = tf.reduce_any((values < 0) | (values >= limit), axis=1)
-            what = f"has {name} that are not 0 to {limit - 1}, as this model's"
-            text = tf.boolean_mask(_errors(what, EXIT_CONFIG, paths, offsets), wrong)
-            checks.append(tf.Assert(~tf.reduce_any(wrong), [text[:1]]))
-        with tf.control_dependencies(checks):
-            found = [tf.cast(values, tf.int32) for values in found]
-        return dict(zip(tfrecord.FEATURES, found, strict=True))
-
-    records = steps.flat_map(places).interleave(
-        record,
-        cycle_length=_READERS,
-        num_parallel_calls=tf.data.AUTOTUNE,
-        deterministic=True,
-    )
-    return records.batch(rows.count, drop_remainder=True).map(parse)
-
-
-def _errors(what: str, code: int, paths: tf.Tensor, offsets: tf.Tensor) -> tf.Tensor:
-    """For each record, the text of a UserError that names it."""
-    text = as_text(UserError(f"PATH: the record at byte OFFSET {what}.", code))
-    before, rest = text.split("PATH")
-    between, after = rest.split("OFFSET")
-    return tf.strings.join([before, paths, between, tf.as_string(offsets), after])
-
-
-def _permuted(index: tf.Tensor, size: int, keys: tf.Tensor) -> tf.Tensor:
-    """`batch_order.permute` of each int64 index by its own keys."""
-    a, b = batch_order.digits(size)
-
-    def network(values: tf.Tensor) -> tf.Tensor:
-        left, right = values // b, values % b
-        for number in range(keys.shape[1]):
-            first, second = keys[:, number, 0], keys[:, number, 1]
-            left = (left + _hash(right, first)) % a
-            right = (right + _hash(left, second)) % b
-        return left * b + right
-
-    [result] = tf.while_loop(
-        lambda values: tf.reduce_any(values >= size),
-        lambda values: [tf.where(values >= size, network(values), values)],
-        [network(index)],
-    )
-    return result
-
-
-def _hash(x: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
-    """`batch_order._hash` of int64 `x` plus uint64 `key`: int64."""
-    x = tf.bitcast(x, tf.uint64) + key
-    for shift, factor in batch_order.MIXING:
-        x ^= tf.bitwise.right_shift(x, tf.constant(shift, tf.uint64))
-        x *= tf.constant(factor, tf.uint64)
-    x = tf.bitwise.right_shift(x, tf.constant(32, tf.uint64))
-    return tf.bitcast(x, tf.int64)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """ELECTRA's pre-training model: Figure 2 of the paper as one `call`.
 
-A generator fills masked positions with plausible tokens; a discriminator says for
+A generator fills masked positions with plausible tokens; a discriminator predicts for
 every token whether it was replaced.  The same class trains a masked language model,
 Electric and the other objectives.
 
@@ -45,7 +45,7 @@ from electra_tf.train.reporting import Metric, Ratio
 
 @dataclasses.dataclass(frozen=True)
 class PretrainerSettings:
-    """What an ElectraPretrainer is, beside the shapes of its networks.
+    """The settings of an ElectraPretrainer, beside the shapes of its networks.
 
     Attributes:
       embedding_size: width of the (shared) embeddings.
@@ -105,7 +105,7 @@ class RunningMetric(keras.metrics.Metric):
     """A metric over any number of batches, for `fit`.
 
     Args:
-      metric: whose `evaluation` says how it follows from the sums of batches.
+      metric: its `evaluation` computes it from the sums of batches.
     """
 
     def __init__(self, metric: Metric):
@@ -318,12 +318,10 @@ class ElectraPretrainer(keras.Model):
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
     ):
         """The loss `compile`/`fit` minimise; Keras sums gradients over replicas."""
-        del x, y, sample_weight, training
         return y_pred.total_loss / tf.distribute.get_strategy().num_replicas_in_sync
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         """The objective's metrics, over the batches of an epoch."""
-        del y, sample_weight
         sums = self.objective.sums(y_pred, x)
         for metric in self._running:
             metric.update_state(sums)
@@ -383,7 +381,7 @@ class TrainablePretrainer:
 
     def training_metrics(self, sums: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Metrics of single steps, of the batch as it was trained on, with dropout."""
-        return metrics.training_metrics(self.metrics, sums)
+        return {m.name: m.training(sums) for m in self.metrics if m.training}
 
     def evaluation_sums(
         self, batch: dict[str, tf.Tensor], weights: LossWeights | None = None

@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run of pre-training: its phases, one after the other, and what looks at them.
+"""A run of pre-training: its phases in order, its evaluations and samples.
 
 All phases share model, optimizer and step counter. Batch k, its masking and the dropout
-of step k are functions of (seed, k), k being the run's step, and the phase of a step is
-told by its number; so a run that was interrupted anywhere goes on in the right phase.
+of step k are functions of (seed, k), k being the run's step. The step's number gives
+its phase, so an interrupted run continues in the right phase.
 """
 
 from __future__ import annotations
 
 import functools
-import html
 import os
-import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,17 +41,10 @@ from electra_tf.train.supervisor import Cluster, StopRequest
 
 # How many passages are shown.
 PASSAGES = 3
-_LEGEND = (
-    "**original→replacement, how likely it is replaced to the discriminator**; "
-    "*a token that is as it was, and more likely replaced than not to it*"
-)
-
-# (token, probability that it was replaced[, what the generator put there]) of each.
-Passage = Sequence[Sequence]
 
 
 class Run(NamedTuple):
-    """What training, evaluation and a dry run are made with."""
+    """The parts that training, evaluation and a dry run share."""
 
     config: PretrainingConfig
     data: RunData
@@ -89,7 +80,7 @@ def build(
 
 
 def _facts(config: PretrainingConfig, checkpoints: Checkpoints) -> dict[str, Any]:
-    """What all workers of a run must have in common."""
+    """Facts that must be equal on all workers of a run."""
     evaluated = []
     if config.eval_every_steps or config.do_eval:
         data = (phase.config.eval_tfrecords for phase in config.run_phases())
@@ -97,7 +88,7 @@ def _facts(config: PretrainingConfig, checkpoints: Checkpoints) -> dict[str, Any
     return {
         **checkpoints.settings,  # with the data of each phase to learn from
         **checkpoints.identity,
-        "init_checkpoint": config.init_checkpoint,  # The chief may know another.
+        "init_checkpoint": config.init_checkpoint,  # The chief may keep another.
         "GPUs": len(tf.config.list_physical_devices("GPU")),
         "do_train": config.do_train,
         "evaluation data": evaluated,
@@ -125,7 +116,7 @@ def train(run: Run, start, stop: StopRequest) -> int:
 
 
 def _train_phases(run: Run, stop: StopRequest) -> bool:
-    """Trains from the state's step on; whether the end was reached."""
+    """Trains from the state's step on; returns whether the end was reached."""
     config, console, done = run.config, run.console, run.state.step
     ahead = check_data(config, run.data, run.placement, done, console)
     if not _catch_up(run, stop):
@@ -133,7 +124,7 @@ def _train_phases(run: Run, stop: StopRequest) -> bool:
     if done >= config.num_train_steps:
         console.log(
             f"Trained for {done} of {config.num_train_steps} steps already: nothing to "
-            "do. A larger num_train_steps goes on."
+            "do. A larger num_train_steps continues."
         )
         return True
     if run.placement.is_chief:
@@ -143,23 +134,18 @@ def _train_phases(run: Run, stop: StopRequest) -> bool:
 
 
 def _draw_curves(run: Run) -> None:
-    """Draws the curves of a finished run; again, where a kill prevented it."""
+    """Draws the curves of a finished run, also if it was finished before."""
     config, step, folder = run.config, run.state.step, Path(run.config.model_dir)
     rows, picture = folder / "metrics.jsonl", folder / "loss_curves.png"
-    if not rows.is_file():  # a model of the original that had all of its steps
+    if not rows.is_file():  # the original's checkpoint of the last step
         return
-    missing = curves.plot_curves(
+    curves.plot_curves(
         rows,
         picture,
         f"Pre-training of {config.model_name}",
         run.state.model.objective.metrics,
         history.switches(config.to_dict()),
     )
-    if missing:
-        run.console.log(
-            f"Note: {rows} lacks {missing:,} of the {step:,} steps: they were made "
-            "elsewhere, or the file was cut or removed."
-        )
     run.console.log(f"Checkpoint {run.checkpoints.prefix(step)}, curves {picture}")
 
 
@@ -168,7 +154,7 @@ def evaluate(run: Run, start) -> int:
     config, data, placement, state, checkpoints, console = run
     step, saved = None, start.saved
     if saved:
-        saved = checkpoints.restore_newest(saved, state.weights())
+        checkpoints.restore(saved, state.weights(), partial=True)
         checkpoint, step = checkpoints.prefix(saved.step), saved.step
     elif start.original:
         checkpoint = start.original.origin
@@ -176,7 +162,7 @@ def evaluate(run: Run, start) -> int:
     if placement.is_chief:
         console.log(f"Evaluating {checkpoint}.")
     placement.workers.copy_from_chief(state.weights())
-    # The chief alone knows how far it was trained.
+    # Only the chief has the manifest.
     last = history.last_step_of(saved, config)
     phase = config.phase_at(int(placement.workers.gather([last])[0, 0]))
     part, task = phase.config, TrainablePretrainer(state.model, phase)
@@ -210,12 +196,12 @@ def evaluate(run: Run, start) -> int:
 
 
 def describe(run: Run, start) -> int:
-    """Checks data and model and prints what a run would be; writes nothing."""
+    """A dry run: checks data and model, prints sizes and FLOPs, writes nothing."""
     config, data, placement, state, checkpoints, console = run
     saved = start.saved
     phases = [config.phase_at(history.last_step_of(saved, config))]
     if config.do_train:
-        # The chief alone knows how far the run is.
+        # Only the chief has the manifest.
         done = placement.workers.gather([saved.step if saved else 0])[0, 0]
         phases = check_data(config, data, placement, int(done), console)
     for phase in phases:
@@ -230,25 +216,13 @@ def describe(run: Run, start) -> int:
         console.log(
             f"Compute: {total:.2e} FLOPs, {total / config.num_train_steps:.2e} a step"
         )
-    plan = _plan(run, start)
-    console.log(f"Dry run: this command would {plan}. Nothing was written.")
+    else:
+        # Other workers have neither, and print nothing.
+        origin = start.original and start.original.origin
+        place = checkpoints.prefix(saved.step) if saved else origin
+        console.log(f"Weights to evaluate: {place}")
+    console.log("Dry run: nothing was written.")
     return EXIT_OK
-
-
-def _plan(run: Run, start) -> str:
-    """What the command of a dry run would do."""
-    config, saved = run.config, start.saved
-    # Other workers than the chief know neither, and print nothing.
-    origin = start.original and start.original.origin
-    if config.do_eval:
-        return f"evaluate {run.checkpoints.prefix(saved.step) if saved else origin}"
-    if saved and saved.step >= config.num_train_steps:
-        return f"do nothing: {saved.step} of {config.num_train_steps} steps are made"
-    if saved or origin:
-        return f"continue {f'at step {saved.step}' if saved else f'from {origin}'}"
-    if config.init_checkpoint:
-        return f"start with the weights of {config.init_checkpoint}"
-    return "start anew"
 
 
 def batches_of(
@@ -262,7 +236,7 @@ def batches_of(
     """An iterator over a phase's global batches.
 
     Args:
-      training: whether the batches are those of training; else of evaluation.
+      training: for training, else for evaluation.
       first_step: of the phase.
       options: start_step and examples_before of `pretrain_data.make_dataset`.
     """
@@ -275,7 +249,6 @@ def batches_of(
             batch_size=part.train_batch_size if training else part.eval_batch_size,
             num_replicas=placement.num_replicas,
             replica_slice=(context.input_pipeline_id, context.num_input_pipelines),
-            in_graph=placement.is_read_elsewhere,
             **options,
         )
 
@@ -289,13 +262,13 @@ def check_data(
     done: int,
     console: Console,
 ) -> list[Phase]:
-    """Checks batches and data of all phases that are not over; logs what there is.
+    """Checks batches and data of the phases that are left; logs the data.
 
     Raises `UserError` for a batch that the devices cannot divide, and for data that
-    are not there, damaged, do not fit or cannot be read where they are to be read.
+    are missing, damaged or do not fit.
 
     Args:
-      done: the steps that the run has behind it.
+      done: the completed steps of the run.
 
     Returns these phases.
     """
@@ -309,19 +282,16 @@ def check_data(
         part = phase.config
         if len(config.run_phases()) > 1:
             console.log(f"{phase}, {joined(part.pretrain_tfrecords)}")
-        sources = [data.open(part)]
         steps = (_rows(config, phase, step) for step in (done, phase.end))
-        for line in sources[0].describe(*steps):
+        for line in data.open(part).describe(*steps):
             console.log(f"Data: {line}")
         if config.eval_every_steps or config.sample_steps:
-            sources.append(data.open(part, training=False))
-        for source in sources if placement.is_read_elsewhere else ():
-            source.only_part()
+            data.open(part, training=False)
     return ahead
 
 
 def _rows(config: PretrainingConfig, phase: Phase, step: int) -> int:
-    """How many examples of a phase's data have been read after steps of the run."""
+    """How many examples of a phase's data the run has read by a step."""
     data, rows = _files_of(phase.config), 0
     for one in config.run_phases():
         if _files_of(one.config) == data:
@@ -331,7 +301,7 @@ def _rows(config: PretrainingConfig, phase: Phase, step: int) -> int:
 
 
 def _files_of(part: PretrainingConfig) -> Any:
-    """The data of a phase, the same for however they are written."""
+    """The files and shares of a phase's data, in canonical form."""
     place = part.pretrain_tfrecords
     files = [_expanded(p) for p in ([place] if isinstance(place, str) else place)]
     is_weighted = isinstance(place, dict)
@@ -339,7 +309,7 @@ def _files_of(part: PretrainingConfig) -> Any:
 
 
 def has_learned(config: PretrainingConfig, place: str | list | dict) -> bool:
-    """Whether any of the files of a place are read in training, in any phase."""
+    """Whether any file of a place is training data of any phase."""
     data = (phase.config.pretrain_tfrecords for phase in config.run_phases())
     learned = {file for one in data for file in _expanded(joined(one))}
     return not learned.isdisjoint(_expanded(joined(place)))
@@ -347,12 +317,12 @@ def has_learned(config: PretrainingConfig, place: str | list | dict) -> bool:
 
 @functools.cache
 def _expanded(pattern: str) -> tuple[str, ...]:
-    # Of a phase that is over they may be gone.
+    # The files of a finished phase may be gone.
     return tuple(map(os.path.realpath, expand(pattern))) or (pattern,)
 
 
 def _train_phase(run: Run, phase: Phase, stop: StopRequest) -> bool:
-    """Trains to the end of a phase; whether it got there."""
+    """Trains to the end of a phase; returns whether the end was reached."""
     config, data, placement, state, checkpoints, console = run
     model = state.model
     part, source = phase.config, data.open(phase.config)
@@ -369,10 +339,10 @@ def _train_phase(run: Run, phase: Phase, stop: StopRequest) -> bool:
         seed=config.seed,
         accumulation=part.gradient_accumulation_steps,
         variables=task.objective.trained_variables(model),
-        # Those of a variable begin in the stage in which it learns.
+        # A variable's moments begin in the stage in which it learns.
         moments_begin_at=phase.first if phase.stage else 0,
     )
-    # Of several data sets, those that are seen most often.
+    # Of several data sets, the one that is repeated most often.
     before, epoch = _rows(config, phase, phase.first), min(source.epochs())
 
     def epochs(step: int) -> float:
@@ -385,7 +355,7 @@ def _train_phase(run: Run, phase: Phase, stop: StopRequest) -> bool:
         first=phase.first,
         warmup=phase.first + part.num_warmup_steps,
         epochs=epochs,
-        judges_all=task.objective.judges_all,
+        counts_all_tokens=task.objective.counts_all_tokens,
     )
 
     def batches(start: int) -> Iterator:
@@ -407,16 +377,16 @@ def _train_phase(run: Run, phase: Phase, stop: StopRequest) -> bool:
 
 
 def _pauses(run: Run, phase: Phase, stop: StopRequest) -> list[loop.Pause]:
-    """What looks at the weights from time to time in a phase.
+    """The periodic evaluations and samples of a phase.
 
     Args:
-      stop: leaves an evaluation out; `_catch_up` makes up for it.
+      stop: a request skips an evaluation, which `_catch_up` repeats.
     """
     config, data, placement, state, _, console = run
     task, part, pauses = TrainablePretrainer(state.model, phase), phase.config, []
 
     def is_stopped() -> bool:
-        # By itself a process ends what is its last work; others would wait for it.
+        # A single process finishes its last work; peers would have to wait for it.
         if placement.workers.count == 1 and state.step >= config.num_train_steps:
             return False
         return bool(placement.workers.gather([stop.reason() is not None]).any())
@@ -439,16 +409,16 @@ def _pauses(run: Run, phase: Phase, stop: StopRequest) -> list[loop.Pause]:
             one = {"batch_size": PASSAGES, "num_batches": 1}
             return next(iter(data.dataset(part, False, **one)))
 
-        journal = Journal(config.model_dir, SAMPLES, "samples", *begin)
+        journal = Journal(config.model_dir, SAMPLES, None, *begin)
         samples = Samples(task, passages, data.vocab, journal)
         pauses.append(loop.Pause(every, samples, is_saved=False))
     return pauses
 
 
 def _catch_up(run: Run, stop: StopRequest) -> bool:
-    """Does what was due at the state's step, where a kill prevented it.
+    """Repeats evaluations and samples of the state's step that a kill prevented.
 
-    Returns whether it is done; False where `stop` has left it to the next start.
+    Returns False if `stop` has postponed them.
     """
     step = run.state.step
     every = run.config.eval_every_steps, run.config.sample_steps
@@ -461,7 +431,7 @@ def _catch_up(run: Run, stop: StopRequest) -> bool:
         def catch_up(call=pause.call):
             results.append(call(step))
 
-        # Whether it was done is the chief's to know.
+        # Only the chief has the journal.
         due = step % pause.every == 0 and not pause.call.journal.has(step)
         if workers.gather([bool(due)])[0, 0]:
             workers.decide(loop.failure_of(catch_up))
@@ -469,13 +439,13 @@ def _catch_up(run: Run, stop: StopRequest) -> bool:
 
 
 class Samples:
-    """Lets the generator replace tokens of passages and asks the discriminator.
+    """Writes passages with the generator's tokens to samples.jsonl.
 
-    Writes samples.jsonl, and what TensorBoard shows as text of the run "samples".
+    Each token comes with the discriminator's probability that it was replaced.
 
     Args:
       task: a TrainablePretrainer, whose weights are those of the step.
-      batch: makes a masked batch of the passages; asked once.
+      batch: makes a masked batch of the passages; called once.
       journal: of the run; only the chief computes anything.
     """
 
@@ -497,7 +467,7 @@ class Samples:
         self._judge = tf.function(judge, autograph=False)
 
     def __call__(self, step: int) -> bool:
-        """Writes the passages as they are at this step; the training goes on."""
+        """Writes the passages at this step; False, so that training continues."""
         if not self.journal.is_chief:
             return False
         batch = self._batch()
@@ -506,12 +476,12 @@ class Samples:
             return False  # two_stage has no discriminator yet
         arrays = [x.numpy() for x in (batch["input_ids"], ids, probs)]
         passages = [self._passage(*row) for row in zip(*arrays, strict=True)]
-        row = {"step": step, "passages": passages}
-        self.journal.add([row], to_markdown(passages))
+        self.journal.add([{"step": step, "passages": passages}])
         self.journal.sync()
         return False
 
     def _passage(self, ids: np.ndarray, corrupted: np.ndarray, probs: np.ndarray):
+        """[token, probability that it was replaced, any replacement] of each token."""
         vocab, passage = self._vocab, []
         hidden = vocab.pad_id, vocab.cls_id, vocab.sep_id
         for old, new, probability in zip(ids, corrupted, probs.tolist(), strict=True):
@@ -520,24 +490,3 @@ class Samples:
             replacement = [vocab.tokens[new]] if new != old else []
             passage.append([vocab.tokens[old], round(probability, 4), *replacement])
         return passage
-
-
-def to_markdown(passages: Sequence[Passage]) -> str:
-    """The passages for TensorBoard."""
-    lines = [_LEGEND]
-    for passage in passages:
-        words = []
-        for token, probability, *replacement in passage:
-            shown = _plain(token)
-            if replacement:
-                shown = f"**{shown}→{_plain(replacement[0])} {probability:.0%}**"
-            elif probability > 0.5:
-                shown = f"*{shown} {probability:.0%}*"
-            words.append(shown)
-        lines.append(" ".join(words))
-    return "\n\n".join(lines)
-
-
-def _plain(token: str) -> str:
-    """A token that means nothing in Markdown or HTML."""
-    return re.sub(r"([\\`*_{}\[\]()#+\-.!|~])", r"\\\1", html.escape(token))

@@ -84,7 +84,7 @@ class Curriculum:
         """
         progress = tf.cast(step - self.first, tf.float32) / self.steps
         progress = tf.clip_by_value(progress, 0.0, 1.0)
-        # What is left of the start's excess over the end: 1 falls to 0.
+        # The rest of the start's excess over the end: 1 falls to 0.
         is_linear, added = self.decay == "linear", {}
         remaining = 1.0 - progress if is_linear else tf.exp(-_DECAY_RATE * progress)
         if self.temperature is not None:

@@ -42,26 +42,17 @@ def find_shards(pattern: str) -> list[str]:
     paths = {p if is_remote(p) else os.path.abspath(p): p for p in expand(pattern)}
     if paths:
         return sorted(paths.values())
-    for part in globs_in(pattern):
-        if state := expand(os.path.join(os.path.dirname(part), STATE)):
-            raise _unfinished(os.path.dirname(state[0]) or ".")
     raise UserError(
-        f"no file matches {pattern}.\nBuild the data (build_pretraining_dataset.py) or "
-        'set "pretrain_tfrecords" (of evaluation: "eval_tfrecords").'
-    )
-
-
-def _unfinished(folder: str) -> UserError:
-    return UserError(
-        f"the data set in {folder} is not finished: its build was interrupted.\n"
-        "Run the same build_pretraining_dataset.py command again; it goes on."
+        f"no file matches {pattern}.\nBuild the data (build_pretraining_dataset.py; an "
+        'interrupted build continues), or\nset "pretrain_tfrecords" (of evaluation: '
+        '"eval_tfrecords").'
     )
 
 
 def check_manifests(
-    paths: list[str], pattern: str, max_seq_length: int, vocab: Vocabulary
+    paths: list[str], pattern: str, vocab: Vocabulary
 ) -> dict[str, dict]:
-    """Compares settings with the manifests; returns the entries of listed shards."""
+    """Compares the vocabulary with the manifests; returns entries of listed shards."""
     entries, there = {}, {os.path.abspath(path) for path in paths}
     here = escape(os.getcwd())
     patterns = [os.path.normpath(os.path.join(here, p)) for p in globs_in(pattern)]
@@ -69,14 +60,12 @@ def check_manifests(
         manifest = record_index.read_manifest(folder)
         if manifest is None:
             if os.path.exists(fetch_once(os.path.join(folder, STATE))):
-                raise _unfinished(folder)
+                raise UserError(
+                    f"the data set in {folder} is not finished: its build was "
+                    "interrupted.\nRun the same build_pretraining_dataset.py command "
+                    "again; it continues."
+                )
             continue
-        if (built := manifest["max_seq_length"]) != max_seq_length:
-            raise UserError(
-                f"the data in {folder} were built with max_seq_length {built}, but the "
-                f'model has {max_seq_length}.\nSet "max_seq_length": {built}, or build '
-                f"the data again with --max-seq-length {max_seq_length}."
-            )
         vocab.check_same(
             manifest["vocab"]["sha256"],
             f"the data in {folder} were built",
@@ -103,7 +92,7 @@ def check_manifests(
 def check_counts(
     index: record_index.RecordIndex, entries: dict[str, dict], skip_damaged: bool
 ) -> int:
-    """Finds shards that lost whole records, which no checksum can tell.
+    """Finds shards that lost whole records, which no checksum detects.
 
     Returns how many records are lost according to the manifests.
     """

@@ -21,11 +21,11 @@ from electra_tf.pretrain import masking, metrics
 from electra_tf.pretrain.generators import weighted_mean
 from electra_tf.pretrain.objectives import Electra, Objective, count, sampled_sums
 
-_NEVER = -1e9  # the score of a candidate that is there twice
+_NEVER = -1e9  # the score of a repeated candidate
 
 
 class TokenPredictions(NamedTuple):
-    """What the main network predicts of the original text, at M positions of a row."""
+    """The main network's predictions of the original text, at M positions of a row."""
 
     per_token_loss: tf.Tensor  # float32 [B, M]
     predictions: tf.Tensor  # int32 [B, M]
@@ -45,7 +45,7 @@ class TokenPredictions(NamedTuple):
         return cls(losses, predictions, ids, is_replaced, weights, loss)
 
     def sums(self) -> dict[str, tf.Tensor]:
-        """What TOKEN_METRICS need."""
+        """The sums that TOKEN_METRICS need."""
         right = self.predictions == self.targets
         replaced = tf.cast(self.is_replaced, tf.float32) * self.weights
         return {
@@ -229,7 +229,6 @@ class MultiChoice(TokenTask):
     token_head = SELECTION_HEAD
 
     def predict(self, model, head, transformed, text, logits):
-        del logits
         candidates = self.candidates(model.generator, text)
         table = model.electra.embeddings.table("word_embeddings")
         scores = head.scores(transformed[:, :, None], candidates, table)  # [B, N, K]

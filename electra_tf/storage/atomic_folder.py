@@ -24,18 +24,11 @@ def check_free(output_dir: str | os.PathLike) -> None:
     In a bucket it must be writable, too.
     """
     path = Path(output_dir)
-    found, advice = [], "Give a new or empty --output-dir."
-    if remote.is_remote(path):
-        found = sorted(remote.listing(path))
-        if found and MANIFEST not in found:
-            advice = f"It has no {MANIFEST}: an upload broke off. {advice}"
-    elif path.is_dir():
-        found = sorted(os.listdir(path))
-    elif path.exists():
-        found = ["it is a file"]
+    found = ["it is a file"] if path.is_file() else remote.names_in(path)
     if found:
         raise UserError(
-            f"{path} is in use already ({found[0]}); nothing is overwritten.\n{advice}",
+            f"{path} is in use already ({found[0]}); nothing is overwritten.\n"
+            "Give a new or empty --output-dir.",
             EXIT_CANNOT_WRITE,
         )
     if remote.is_remote(path):
@@ -55,8 +48,8 @@ def atomic_folders(output_dirs: Sequence[str | os.PathLike]) -> Iterator[list[Pa
     """Temporary folders that become `output_dirs` together when the block ends well.
 
     Until then each lies beside its place, as `.<name>.<letters>.partial`; all are
-    synced before the first is renamed, and if one cannot be, none is. In a bucket one
-    follows the other, and in each the manifest comes last.
+    synced before the first is renamed. In a bucket one follows the other, and in each
+    the manifest comes last.
 
     Raises `UserError` (73) if a directory is in use or cannot be written.
     """
@@ -72,7 +65,10 @@ def atomic_folders(output_dirs: Sequence[str | os.PathLike]) -> Iterator[list[Pa
         yield folders
         for folder in folders:
             sync_folder(folder)
-        _rename(folders, finals)
+        for final in finals:
+            check_free(final)  # Another export may have been faster.
+        for folder, final in zip(folders, finals, strict=True):
+            os.replace(folder, final)
         for final in finals:
             sync_directory(final.parent)
             remote.put_folder(final, last=MANIFEST)
@@ -81,21 +77,6 @@ def atomic_folders(output_dirs: Sequence[str | os.PathLike]) -> Iterator[list[Pa
     finally:
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _rename(folders: Sequence[Path], finals: Sequence[Path]) -> None:
-    """Puts finished folders in place, all of them or none."""
-    done: list[tuple[Path, Path]] = []
-    try:
-        for folder, final in zip(folders, finals, strict=True):
-            os.replace(folder, final)
-            done.append((folder, final))
-    except OSError:
-        for folder, final in done:
-            os.replace(final, folder)
-        for final in finals:
-            check_free(final)  # Another export may have been faster.
-        raise
 
 
 def sync_folder(folder: Path) -> None:
@@ -115,7 +96,7 @@ def sync_folder(folder: Path) -> None:
 def require_room(folder: Path, tensors: Mapping[str, np.ndarray]) -> None:
     """Raises `OSError` unless there is room for tensors and what comes with them.
 
-    To be asked before a library writes that does not survive a full disk: h5py crashes.
+    Call it before a library that crashes on a full disk, such as h5py, writes.
     """
     size = sum(tensor.nbytes + 20_000 for tensor in tensors.values()) + 4_000_000
     path = folder / f"room{PARTIAL}"

@@ -60,13 +60,13 @@ class Checkpoints:
     Args:
       directory: the run directory; created by the first save.
       keep: how many checkpoints stay (`keep_checkpoint_max`); 0 keeps all.
-      identity: facts that make the run what it is (model shape, vocabulary,
+      identity: facts that identify the run (model shape, vocabulary,
         objective); restoring a checkpoint with others is refused.
       settings: the rest of the configuration; differences are logged.
-      advice: what else a user can do where this directory is of no use.
+      advice: what a user can do if this directory cannot be used.
       read_only: neither clears nor renames anything (evaluation beside a running
         training).
-      before_save: called before each save; what it raises prevents the save.
+      before_save: called before each save; its errors prevent the save.
       after_save: called after each save, when all files are in place.
       log: called with one line of text.
     """
@@ -86,7 +86,7 @@ class Checkpoints:
     ):
         self.directory = Path(directory)
         self.keep = keep
-        # Through JSON and back, so that what is compared is what would be read.
+        # Through JSON and back, to be compared with values that were read.
         self.identity = json.loads(json.dumps(identity or {}))
         self.settings = json.loads(json.dumps(settings or {}))
         self.advice = advice
@@ -97,7 +97,7 @@ class Checkpoints:
         self.log = log
 
     def prefix(self, step: int) -> str:
-        """The path TensorFlow knows the checkpoint of `step` by."""
+        """TensorFlow's path of the checkpoint of `step`."""
         return str(self.directory / name_of(step))
 
     def steps(self) -> list[int]:
@@ -124,7 +124,7 @@ class Checkpoints:
     # ---------------------------------------------------------------- finding
 
     def clear_partial(self) -> None:
-        """Removes what interrupted writes and removals left behind."""
+        """Removes the rest of interrupted writes and removals."""
         for name in filter(lambda name: name.endswith(PARTIAL), self._names()):
             path, parts = self.directory / name, split_name(name)
             if not path.is_dir():
@@ -222,7 +222,7 @@ class Checkpoints:
         Args:
           manifest: from `newest_intact` or `verify`.
           variables: name -> tf.Variable.
-          partial: whether the checkpoint may hold more than `variables` asks for.
+          partial: whether the checkpoint may hold other tensors, too.
 
         Raises `UserError` (2) when names or shapes differ, naming the first.
         """
@@ -234,23 +234,6 @@ class Checkpoints:
                 "run does not have."
             )
         stored.assign_to(variables)
-
-    def restore_newest(
-        self, manifest: CheckpointManifest, variables: Mapping[str, Any]
-    ) -> CheckpointManifest:
-        """As `restore`, where the training may go on beside it; returns what it took.
-
-        The checkpoint may have been removed meanwhile for a newer one.
-        """
-        while True:
-            try:
-                self.restore(manifest, variables, partial=True)
-                return manifest
-            except UserError:
-                newest = self.newest_intact()
-                if newest is None or newest.step <= manifest.step:
-                    raise
-                manifest = newest
 
     def save(self, step: int, variables: Mapping[str, Any]) -> None:
         """Writes the checkpoint of `step`; a no-op when that step is saved already.
@@ -289,7 +272,7 @@ class Checkpoints:
             return
         names = set(self._names())
         ours = [s for s in self.steps() if name_of(s) + CHECKPOINT_MANIFEST in names]
-        # What was just saved stays, whatever higher steps others have left.
+        # The last save stays, even if there are higher steps.
         ours.sort(key=lambda step: (step == self.last_saved_step, step))
         for step in ours[: -self.keep]:
             try:
@@ -315,7 +298,7 @@ class Checkpoints:
 
 
 class BackgroundSaver:
-    """Saves to `checkpoints` while training goes on, one after the other.
+    """Saves to `checkpoints` during training, one after the other.
 
     Training waits only for the copy of the variables; the rest is the work of a thread,
     in the order and with the guarantees of `Checkpoints.save`.
@@ -369,12 +352,24 @@ def differences(
     old: Mapping[str, Any], new: Mapping[str, Any]
 ) -> list[tuple[str, Any, Any]]:
     """(key, old value, new value) wherever the two differ; first what both have."""
+    old, new = flat(old), flat(new)
     keys = sorted(set(old) | set(new), key=lambda k: (k not in old or k not in new, k))
     return [
         (key, old.get(key), new.get(key))
         for key in keys
         if old.get(key) != new.get(key)
     ]
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested values by names such as "tasks: mine: text_a"."""
+    found = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            found |= flat(value, f"{prefix}{name}: ")
+        else:
+            found[prefix + name] = value
+    return found
 
 
 def as_text(found: list[tuple[str, Any, Any]]) -> str:
@@ -386,7 +381,7 @@ def as_text(found: list[tuple[str, Any, Any]]) -> str:
 
 # Tensors by name.
 
-# What the optimizer keeps for a variable is called as the variable is, and so.
+# Endings of the names of a variable's optimizer slots.
 SLOTS = ("/adam_m", "/adam_v")
 
 

@@ -18,8 +18,7 @@ from electra_tf.paths import cache_root, url_of
 
 # A name with this ending is the rest of an interrupted write, and safe to remove.
 PARTIAL = ".partial"
-# What flock fails with where the file system does not have it; EBADF is what NFS says
-# of a folder.
+# Errors of flock on file systems without it; NFS gives EBADF for a folder.
 _NO_FLOCK = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 _NO_FLOCK += (errno.EBADF,)
 
@@ -100,7 +99,7 @@ def atomic_write(path: str | os.PathLike, data: str | bytes) -> None:
 
 
 def is_stream(path: str | os.PathLike) -> bool:
-    """Whether a path is a pipe or a device: what is written there is gone at once."""
+    """Whether a path is a pipe or a device."""
     name = os.path.abspath(path)
     if name in ("/dev/stdout", "/dev/stderr") or name.startswith("/dev/fd/"):
         return True  # also where the shell has led it to a file

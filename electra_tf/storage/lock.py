@@ -273,7 +273,7 @@ def _wait_for(attempt: Callable[[float], Any], directory: Path) -> bool:
     Args:
       attempt: gets how long the holder has been silent; takes the lock and returns
         None, or returns what changes when the holder refreshes it.
-      directory: what is locked, for a line on the console.
+      directory: the locked one, for a line on the console.
     """
     start, first = time.monotonic(), None
     while (state := attempt(time.monotonic() - start)) is not None:

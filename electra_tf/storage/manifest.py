@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The manifests of folders and checkpoints: versions, time, the checksum of every file.
 
-TensorFlow is not needed to check what it wrote.
+Without TensorFlow.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CHECKPOINT_MANIFEST = ".json"  # the ending of model.ckpt-N.json
 POINTER = "checkpoint"  # TensorFlow's text file that names the newest checkpoint
 _CHECKPOINT_FORMAT = 1
 _SAVED_MODEL = "saved_model.pb"
-_DOCUMENTS = (".md",)  # What nothing is read from; people edit it.
+_DOCUMENTS = (".md",)  # Not read by programs; people edit them.
 
 
 def installed_versions(*packages: str) -> dict[str, str]:
@@ -70,7 +70,7 @@ def facts_of(files: Mapping[str, Path], *packages: str) -> dict[str, Any]:
 
 
 def damage_of(path: Path, record: Mapping[str, Any]) -> str:
-    """What differs between a file and its record in a manifest; "" if nothing."""
+    """The difference between a file and its record in a manifest; "" if none."""
     try:
         if (size := path.stat().st_size) != record["bytes"]:
             return f"has {size} bytes instead of {record['bytes']}"
@@ -160,7 +160,7 @@ def _files(folder: Path) -> dict[str, Path]:
 
 
 class CheckpointManifest(NamedTuple):
-    """What a checkpoint says about itself."""
+    """The description of a checkpoint."""
 
     step: int
     files: dict[str, dict[str, Any]]  # name -> {"bytes": int, "sha256": str}
@@ -175,7 +175,7 @@ class DamagedCheckpointError(Exception):
 
 
 def name_of(step: int) -> str:
-    """The name that TensorFlow knows the checkpoint of a step by."""
+    """TensorFlow's name of the checkpoint of a step."""
     return f"model.ckpt-{step}"
 
 
@@ -199,7 +199,7 @@ def pointer_to(names: Sequence[str]) -> str:
 
 
 def pointed_at(directory: str | os.PathLike) -> str | None:
-    """The name of the checkpoint that a directory's pointer says is the newest.
+    """The name of the newest checkpoint, by the pointer of a directory.
 
     A path is cut to its last part: the directory may have been moved. None if no
     pointer exists or it names no checkpoint.
@@ -255,7 +255,7 @@ def read_checkpoint_manifest(directory: Path, step: int) -> CheckpointManifest:
 
 
 def verify_checkpoint(directory: Path, step: int) -> CheckpointManifest:
-    """The manifest of a step whose files are what it lists, every byte of them.
+    """The manifest of a step, after a comparison of all its files with it.
 
     Raises `DamagedCheckpointError` naming the file.
     """

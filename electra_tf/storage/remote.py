@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Objects in buckets, and their copies in a cache on this machine.
 
-Everywhere else such a path is that of its copy (`paths.local_of`); here it is
+Other modules use the path of the copy (`paths.local_of`); here it is
 downloaded before it is read (`fetch`) and uploaded after it was written (`put`). The
 bucket is the truth: a copy that differs from it is replaced. Paths that are not in the
 cache pass untouched, at the cost of comparing a prefix.
@@ -51,7 +51,7 @@ _LOCAL_ONLY = ("run.lock",)  # of a copy's writer; never in the bucket
 
 
 def is_remote(path: str | os.PathLike) -> bool:
-    """Whether a path is that of a copy."""
+    """Whether a path is in the cache of copies."""
     return os.fspath(path).startswith(cache_root() + os.sep)
 
 
@@ -78,7 +78,7 @@ def open_store(path: str | os.PathLike) -> tuple[Any, str]:
 def store_errors(path: str | os.PathLike, writes: bool = False) -> Iterator[None]:
     """Turns what a store fails with into a `UserError`: 73 if it `writes`, else 2.
 
-    What is simply not there stays a FileNotFoundError.
+    A missing object stays a FileNotFoundError.
     """
     try:
         yield
@@ -122,13 +122,13 @@ def listing(path: str | os.PathLike) -> dict[str, dict[str, Any]]:
 
 
 def version_of(facts: dict[str, Any]) -> str:
-    """What changes when an object is written again."""
+    """A text that changes when an object is written again."""
     names = ("ETag", "etag", "generation", "LastModified", "updated", "created")
     return next((str(facts[name]) for name in names if facts.get(name)), "")
 
 
 def names_in(folder: str | os.PathLike) -> list[str]:
-    """The names of what is in a folder, here or in a bucket; none if there is none."""
+    """The names in a folder, here or in a bucket; none if it does not exist."""
     if is_remote(folder):
         return sorted({name.partition("/")[0] for name in listing(folder)})
     return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
@@ -196,7 +196,7 @@ def bring(
 
     Args:
       scope: which names, relative to a folder, are looked at at all.
-      wanted: those of the names there that are downloaded.
+      wanted: the names to download, of those in the bucket.
       is_writer: whether this process writes there.
     """
     path = path.rstrip("/")
@@ -233,7 +233,7 @@ def is_written_to(folder: str | os.PathLike) -> bool:
 
 @contextlib.contextmanager
 def _state_of(path: str) -> Iterator[dict[str, list]]:
-    """What is known of the copies at a path; one process at a time.
+    """The state of the copies at a path; one process at a time.
 
     name -> [bytes, version in the bucket, the copy's time of change]
     """
@@ -258,9 +258,9 @@ def _state_of(path: str) -> Iterator[dict[str, list]]:
 
 def _no_cache(error: OSError) -> UserError:
     return UserError(
-        f"the cache of what is in buckets, {cache_root()}, cannot be written: "
+        f"the cache of buckets, {cache_root()}, cannot be written: "
         f"{error.strerror} ({error.filename}).\nSet ELECTRA_TF_CACHE to a directory "
-        "with room, or delete what is in the way there.",
+        "with room, or make room there.",
         EXIT_CANNOT_WRITE,
     )
 
@@ -270,7 +270,7 @@ def _place_of(path: str, name: str) -> str:
 
 
 def _facts(path: str, name: str, facts: dict[str, Any]) -> list:
-    """What is kept of an object and its copy while the two are the same."""
+    """The state of an object and its copy that are equal."""
     return [facts["size"], version_of(facts), _changed(_place_of(path, name))]
 
 

@@ -3,11 +3,11 @@
 
 Training writes to its copy, with all that `Checkpoints` promises; after each save the
 files are uploaded. A checkpoint is in the bucket when its manifest is, which is
-uploaded last and removed first. What a kill leaves of one is ignored, and overwritten
-or removed by a later save.
+uploaded last and removed first. The rest that a kill leaves is ignored, and
+overwritten or removed by a later save.
 
-Every start downloads the newest intact checkpoint of the bucket. What was not uploaded
-when a writer was killed is computed again, to the same bits.
+Every start downloads the newest intact checkpoint of the bucket. Steps that were
+not uploaded before a kill are computed again, to the same bits.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from electra_tf.storage.manifest import (
     verify_checkpoint,
 )
 
-# What else lies below a run's directory, and is not the run's.
+# Other files below a run's directory.
 _OTHERS = ("run.lock", "finetuning_models/", "finetuning_tfrecords/", "training/")
 # The folders with checkpoints of a run; the second is that of a fine-tuning that keeps
 # the best weights, and is uploaded later: it must not be ahead of the scores.
@@ -79,8 +79,8 @@ def _bring_run(path: str, is_writer: bool = False) -> None:
     """Downloads a run's files, of its checkpoints only the newest intact one."""
 
     def rest(there):
-        begun = is_writer and POINTER not in there  # none is complete yet
-        if not (_complete(there) or begun):
+        is_new = is_writer and POINTER not in there  # none is complete yet
+        if not (_complete(there) or is_new):
             return list(there)  # maybe the original's checkpoints, without manifests
         return [name for name in there if _step_of(name) is None]
 
@@ -140,7 +140,7 @@ class RunFolder:
 
     Args:
       directory: where the run's files are, or their copies.
-      lock: that of the directory, held by a process that trains; None for others.
+      lock: of the directory, held by a process that trains; None for others.
       keep: how many checkpoints stay in the bucket; 0 keeps all.
       log: called with one line of text.
 
@@ -216,11 +216,11 @@ class RunFolder:
             remote.remove(folder, reversed(_files_of(step, there)))
 
     def _outdated(self, own: list[int], there: Iterable[str]) -> list[int]:
-        """The steps that go from the bucket; `own` are those of the copy.
+        """The steps to remove from the bucket; `own` are the steps of the copy.
 
-        The copy began with the newest intact one: what is newer there and not in the
-        copy was passed over as damaged. It stands for none of those to keep, and goes
-        once the run is past it.
+        The copy began with the newest intact one: newer steps of the bucket that the
+        copy lacks are damaged. They do not count among those to keep, and are removed
+        once the run is past them.
         """
         if not (self._keep and own):
             return []

@@ -38,21 +38,19 @@ def plot_curves(
     title: str,
     metrics: Sequence[Metric],
     switches: Sequence[int] = (),
-) -> int:
+) -> None:
     """Plots metrics over the steps into a PNG, in the panels that they name.
 
     The faint line is each step (averaged if there are more steps than pixels), the
     strong one a moving average. Rings are evaluations, and vertical lines are at
     `switches`, the steps between two phases. A run without steps gets no picture.
-
-    Returns: the number of steps that are missing in the file.
     """
     metrics = [metric for metric in (*metrics, *STEP_METRICS) if metric.curve]
-    steps, missing, columns = _read(metrics_path, {m.name for m in metrics})
+    steps, columns = _read(metrics_path, {m.name for m in metrics})
     if not len(steps):
-        return 0
+        return
     path = os.path.join(os.path.dirname(metrics_path), EVALUATIONS)
-    evaluated, _, rings = _read(path, columns.keys())
+    evaluated, rings = _read(path, columns.keys())
     panels: dict[str, list[Metric]] = {}
     for metric in metrics:
         if metric.name in columns:
@@ -76,7 +74,6 @@ def plot_curves(
         for step in (step for step in switches if step < steps[-1]):
             axes.axvline(step, color="#8a94a3", linewidth=0.8, linestyle=":")
     atomic_write(png_path, png_of(figure))
-    return missing
 
 
 def _draw(axes, steps, values, metric, is_only: bool) -> None:
@@ -105,8 +102,8 @@ def dress(axes, title: str, x_label: str = "step") -> None:
 
 def _read(
     path: str | os.PathLike, names: Collection[str]
-) -> tuple[np.ndarray, int, dict[str, np.ndarray]]:
-    """Steps [n], the number of missing steps, and metrics [n].
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Steps [n] and metrics [n].
 
     Neighbours are averaged if there are more than _MAX_POINTS steps.
     """
@@ -122,10 +119,9 @@ def _read(
         counts = np.add.reduceat(known.astype(float), starts)
         return np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0)
 
-    missing = int(max(steps, default=0)) - len(set(steps.tolist()))
     if not len(steps):
-        return steps, missing, {}
-    return averages(steps), missing, {n: averages(c) for n, c in columns.items()}
+        return steps, {}
+    return averages(steps), {n: averages(c) for n, c in columns.items()}
 
 
 def smooth(values: np.ndarray, span: int) -> np.ndarray:

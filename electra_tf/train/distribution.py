@@ -193,14 +193,6 @@ class Placement(NamedTuple):
         has_accelerator = on_tpu or tf.config.list_logical_devices("GPU")
         return self.num_replicas == 1 and not has_accelerator
 
-    @property
-    def is_read_elsewhere(self) -> bool:
-        """Whether the hosts of a remote TPU read the data, in the graph only."""
-        if not isinstance(self.strategy, tf.distribute.TPUStrategy):
-            return False
-        device = self.strategy.extended.worker_devices[0]
-        return tf.DeviceSpec.from_string(device).job not in (None, "localhost")
-
 
 def configure_devices(config) -> None:
     """Sets up devices, threads and precision, before any other use of TensorFlow.
@@ -294,10 +286,17 @@ def _tpu_strategy(config) -> tf.distribute.Strategy:
         name = f" {config.tpu_name}" if config.tpu_name else ""
         raise UserError(
             f"use_tpu is set, but no TPU{name} answers: {reason_of(error)}\n"
-            "Install tensorflow-tpu in place of tensorflow (docs/tpu.md), set tpu_name "
-            "for a TPU of another machine, or set use_tpu to false."
+            "Install tensorflow-tpu in place of tensorflow (docs/tpu.md), or set "
+            "use_tpu to false."
         ) from error
-    return tf.distribute.TPUStrategy(resolver)
+    strategy = tf.distribute.TPUStrategy(resolver)
+    host = tf.DeviceSpec.from_string(strategy.extended.worker_devices[0])
+    if host.job not in (None, "localhost"):
+        raise UserError(
+            "the TPU belongs to another machine; its hosts cannot read the data.\n"
+            "Run on a TPU VM (docs/tpu.md)."
+        )
+    return strategy
 
 
 def check_training_batch(config, replicas: int, group: int = 1) -> None:

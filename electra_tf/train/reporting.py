@@ -134,7 +134,8 @@ class Journal:
     Args:
       directory: of the run.
       name: of the file.
-      events: TensorBoard's name of the events; "" for the training curves.
+      events: TensorBoard's name of the events; "" for the training curves, None for no
+        events.
       step: the last completed step.
       is_chief: only the chief writes.
       tags: metric -> TensorBoard tag; the default is training/<name>.
@@ -144,7 +145,7 @@ class Journal:
 
     directory: str | os.PathLike
     name: str
-    events: str
+    events: str | None
     step: int
     is_chief: bool
     tags: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -156,11 +157,14 @@ class Journal:
         import tensorflow as tf
 
         self._v1 = tf.compat.v1
-        folder = Path(self.directory, "tensorboard", self.events)
-        file = f"events.out.tfevents.{time.time():.6f}.{os.getpid()}"
         with self._writing():
-            folder.mkdir(parents=True, exist_ok=True)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             self._rows = _open_after(self.path, self.step)
+            if self.events is None:
+                return
+            folder = Path(self.directory, "tensorboard", self.events)
+            folder.mkdir(parents=True, exist_ok=True)
+            file = f"events.out.tfevents.{time.time():.6f}.{os.getpid()}"
             self._events = tf.io.TFRecordWriter(str(folder / file))
             self._add_event(file_version="brain.Event:2")
             log = self._v1.SessionLog
@@ -179,31 +183,25 @@ class Journal:
         rows = read_metrics(self.path) if self.is_chief else ()
         return any(row["step"] == step for row in rows)
 
-    def add(self, rows: Sequence[Mapping[str, Any]], markdown: str = "") -> None:
-        """Adds rows with a "step", and their numbers (or a text) to TensorBoard."""
+    def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Adds rows with a "step"; their numbers go to TensorBoard."""
         if not self.is_chief:
             return
         lines = "".join(json.dumps(finite(row)) + "\n" for row in rows)
         with self._writing():
             self._rows.write(lines.encode())
             self._rows.flush()
+            if self.events is None:
+                return
             for row in rows:
-                values = [self._text(markdown)] if markdown else self._scalars(row)
+                values = [
+                    {"tag": self.tags.get(k) or f"training/{k}", "simple_value": v}
+                    for k, v in row.items()
+                    if k not in ("step", "time")
+                ]
                 summary = self._v1.Summary(value=values)
                 self._add_event(step=row["step"], summary=summary)
             self._events.flush()
-
-    def _scalars(self, row: Mapping[str, Any]) -> list:
-        values = ((k, v) for k, v in row.items() if k not in ("step", "time"))
-        return [
-            {"tag": self.tags.get(k) or f"training/{k}", "simple_value": v}
-            for k, v in values
-        ]
-
-    def _text(self, markdown: str) -> dict[str, Any]:
-        tensor = self._v1.make_tensor_proto([markdown.encode()])
-        metadata = {"plugin_data": {"plugin_name": "text"}}
-        return {"tag": self.path.stem, "tensor": tensor, "metadata": metadata}
 
     def _add_event(self, **fields) -> None:
         event = self._v1.Event(wall_time=time.time(), **fields)

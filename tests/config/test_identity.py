@@ -73,7 +73,7 @@ def test_identities_with_the_booleans_of_the_original():
         stored |= original_of_objective(config.objective)
         stored |= original_of_generator(config.generator)
         for kind, key in zip(kinds, ("objective", "generator"), strict=True):
-            if kind.is_originals:
+            if kind.is_original:
                 del stored[key]
         untied = config.embedding_sharing == "untied"
         stored["untied_generator_embeddings"] = untied

@@ -84,7 +84,7 @@ def test_int8_is_smaller_and_measured(tmp_path):
 @pytest.mark.parametrize("variant", ["electric", "electric_unigram"])
 def test_electric_scores(tmp_path, variant):
     for what in ("generator", "detector"):
-        message = f"no {what} that ONNX can hold; .* encoder, scorer, --format"
+        message = f"no {what} for --format onnx.\n.* encoder, scorer"
         with pytest.raises(UserError, match=message):
             export(tmp_path, variant, what=what)
     found = {path.stem: path for path in export(tmp_path, variant).glob("*.onnx")}

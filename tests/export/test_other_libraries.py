@@ -106,7 +106,7 @@ def test_outputs_are_those_of_transformers(converted, folders, name):
         ("topics", "carries 16 labels; this task has 17"),
     ],
 )
-def test_heads_without_an_equal_are_refused(folders, tmp_path, name, reason):
+def test_heads_without_an_equivalent_are_refused(folders, tmp_path, name, reason):
     task = finetuned_task.read_task(*folders[name])
     if name == "topics":
         labels = tuple(f"label {i}" for i in range(17))

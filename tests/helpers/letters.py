@@ -25,7 +25,7 @@ def write(task, folder):
 def sleep(task, folder):
     import time
 
-    print(os.getpid(), flush=True)
+    os.write(1, b"%d\n" % os.getpid())  # in one piece, beside another worker's
     time.sleep(1000)
 
 

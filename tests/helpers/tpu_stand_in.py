@@ -16,12 +16,10 @@ import numpy as np
 import tensorflow as tf
 
 from electra_tf.config.pretraining import PretrainingConfig
-from electra_tf.console import Console
 from electra_tf.errors import UserError
 from electra_tf.model import target
 from electra_tf.pretrain import pretraining
 from electra_tf.pretrain.pretrain_data import RunData
-from electra_tf.pretrain.run import check_data
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.train import distribution, optimization
@@ -61,31 +59,6 @@ def stand_in() -> None:
     )
 
 
-def refused_elsewhere(placement, data_dir, model_name, hparams) -> list[str | None]:
-    """What is said of several data sets before the first step, where others read.
-
-    To train on; in a later phase; to evaluate; and of one.
-    """
-    one, errors = f"{data_dir}/pretrain_tfrecords/*", []
-    several = [one, f"{one}*"]
-    parts = [{"num_train_steps": n} for n in (1, hparams["num_train_steps"] - 1)]
-    for changes in (
-        {"pretrain_tfrecords": several},
-        {"phases": [parts[0], parts[1] | {"pretrain_tfrecords": several}]},
-        {"eval_tfrecords": several, "eval_every_steps": 5},
-        {},
-    ):
-        own = data_dir, model_name, hparams | changes
-        config = PretrainingConfig.from_hparams(*own)
-        vocab = Vocabulary.load(config.vocab_file)
-        try:
-            check_data(config, RunData(vocab), placement, 0, Console(silent=True))
-            errors.append(None)
-        except UserError as error:
-            errors.append(str(error))
-    return errors
-
-
 def main(data_dir: str, model_name: str, hparams: str) -> dict:
     config = PretrainingConfig.from_hparams(data_dir, model_name, json.loads(hparams))
     distribution.configure_devices(config)
@@ -94,14 +67,15 @@ def main(data_dir: str, model_name: str, hparams: str) -> dict:
     placement = distribution.create_strategy(config)
     found = {"line": distribution.describe(placement, config.precision)}
     found |= {"replicas": placement.num_replicas, "inter_op_threads": threads}
-    found["read_elsewhere"] = [placement.is_read_elsewhere]
-    devices = type(placement.strategy.extended).worker_devices
-    # Those of a TPU that is another machine's.
-    type(placement.strategy.extended).worker_devices = ("/job:worker/device:TPU:0",)
-    found["read_elsewhere"].append(placement.is_read_elsewhere)
-    own = data_dir, model_name, json.loads(hparams)
-    found["refused"] = refused_elsewhere(placement, *own)
-    type(placement.strategy.extended).worker_devices = devices
+    # A TPU of another machine.
+    extended = type(placement.strategy.extended)
+    devices = extended.worker_devices
+    extended.worker_devices = ("/job:worker/device:TPU:0",)
+    try:
+        distribution.create_strategy(config)
+    except UserError as error:
+        found["refused"] = str(error)
+    extended.worker_devices = devices
     found["target_is_tpu"] = target.is_for_tpu()
     vocab = Vocabulary.load(config.vocab_file)
     special = (vocab.cls_id, vocab.sep_id, vocab.mask_id)

@@ -70,7 +70,7 @@ class TestTrainedLength:
         assert "| positions | 40 |" in card
 
     @pytest.mark.parametrize("steps, length", [(7, 16), (6, 24), (8, 16)])
-    def test_it_is_that_of_the_phase_of_the_step(self, tmp_path, steps, length):
+    def test_length_of_the_current_phase(self, tmp_path, steps, length):
         """The checkpoint is of step 7."""
         phases = [
             {"num_train_steps": steps, "max_seq_length": 16},

@@ -538,7 +538,7 @@ def test_settings_of_older_versions_are_read(tmp_path, changes):
     assert huggingface.read_tokenizer(tmp_path)[0] == TOKENIZERS[2]
 
 
-def test_settings_without_a_casing_say_none(tmp_path):
+def test_settings_without_a_casing_are_none(tmp_path):
     """Not the default of transformers, which lower-cases: see `check_casing`."""
     for content in ({}, {"init_inputs": [], "model_max_length": 128}):
         write_tokenizer(tmp_path)

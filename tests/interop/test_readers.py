@@ -270,7 +270,7 @@ NO_MODELS = {
 
 
 @pytest.mark.parametrize("kind", NO_MODELS)
-def test_what_is_no_model_is_named(kind, tmp_path):
+def test_paths_without_a_model_are_explained(kind, tmp_path):
     make, *texts = NO_MODELS[kind]
     refused(make(tmp_path) or tmp_path, EXIT_CONFIG, *texts, vocab_file=None)
 
@@ -301,7 +301,7 @@ def test_settings_that_no_shape_shows_must_fit_the_run(form, run, changes, tmp_p
             check_fits(found, changed(changes | action), vocab)
         name = next(iter(changes.get(OVERRIDES, changes)))
         message = str(error.value)
-        assert f"{found.origin} is another model than this run's: {name} is" in message
+        assert f"{found.origin} is another model: {name} is" in message
         fitting = json.loads(message.partition("These hparams fit it: ")[2])
         back = {OVERRIDES: changes.get(OVERRIDES, {}) | fitting.pop(OVERRIDES, {})}
         check_fits(found, changed(changes | action | fitting | back), vocab)

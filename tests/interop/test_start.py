@@ -226,7 +226,7 @@ def test_dry_run_compares_the_weights(pretrained, tiny_data):
     assert "which this run's generator/ needs" in run.stderr
     run = pretrain(data, "dry", TINY | before, "--dry-run")
     assert run.returncode == 0, run.stderr
-    assert f"would start with the weights of {before['init_checkpoint']}" in run.stdout
+    assert f"initialised from {before['init_checkpoint']}" in run.stdout
     assert not (data / "models" / "dry").exists()
 
 

@@ -151,7 +151,7 @@ ORIGINALS = {
 
 
 @pytest.mark.parametrize("name", by_default(ORIGINALS, ["heads", "objective"]))
-def test_log_says_what_the_original_needs_to_be_given(name, tmp_path):
+def test_log_names_what_the_original_needs(name, tmp_path):
     overrides, needed, cannot = ORIGINALS[name]
     stored = shaped(golden("electra_tiny"), **overrides)
     if name == "accents":
@@ -178,7 +178,7 @@ def test_log_says_what_the_original_needs_to_be_given(name, tmp_path):
     assert again.tokenizer_config.equivalent(stored.tokenizer_config)
 
 
-def test_heads_are_asked_for_where_the_width_gives_no_whole_number(copy):
+def test_heads_must_be_set_for_other_widths(copy):
     """Other heads compute something else, which no other check would notice."""
     question = (
         "does not say its number of attention heads",
@@ -196,7 +196,7 @@ def test_heads_are_asked_for_where_the_width_gives_no_whole_number(copy):
     assert known["model_hparam_overrides"]["num_attention_heads"] == 2
 
 
-def test_half_precision_and_the_rest_of_other_optimizers(tmp_path):
+def test_half_precision_and_tensors_of_other_optimizers(tmp_path):
     """As NVIDIA's program and TensorFlow's own optimizers write it."""
     stored = golden("mlm")
     half = {k: v.astype(np.float16) for k, v in stored.tensors.items()}
@@ -224,7 +224,10 @@ def test_half_precision_and_the_rest_of_other_optimizers(tmp_path):
             ("hidden_size is 64", "128"),
         ),
         ({"model_size": "base"}, ("hidden_size is 64", "768", "num_hidden_layers is")),
-        ({"generator_hidden_size": 0.25}, ("generator_hidden_size is 0.5, not 0.25",)),
+        (
+            {"generator_hidden_size": 0.25},
+            ("generator_hidden_size is 0.5 there, 0.25 here",),
+        ),
         (
             {"untied_generator_embeddings": True},
             ("embedding_sharing is 'shared'", "'untied'"),

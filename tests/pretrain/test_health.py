@@ -119,11 +119,11 @@ def test_guessing_is_not_inferred_from_a_loss_of_other_tokens():
     metrics = healthy(6000)
     all_replaced(metrics)
     metrics["disc_loss"][2000:] = 0.5  # guessing 7 of 10 has 0.61
-    assert watch(metrics, judges_all=False) == []
+    assert watch(metrics, counts_all_tokens=False) == []
     assert len(watch(metrics)) == 1
     classes = {name: objective_class(name) for name in OBJECTIVES}
     off = types.SimpleNamespace(contrastive_weight=0)
-    partial = [name for name, cls in classes.items() if not cls(off).judges_all]
+    partial = [name for name, cls in classes.items() if not cls(off).counts_all_tokens]
     assert partial == ["electra_15"]
 
 

@@ -53,12 +53,12 @@ def test_changes_of_a_begun_run(begun, step, parts, words):
 def test_phases_begun_at_a_step():
     config = make(SHORT, LONG, num_warmup_steps=7).to_dict()
     for step, lengths in ((0, [64]), (900, [64]), (901, [64, 256]), (1000, [64, 256])):
-        found = history.begun(config, step)
+        found = history.started_phases(config, step)
         assert [part["max_seq_length"] for part in found] == lengths
         assert found[0]["num_train_steps"] == 900
         assert found[0]["mask_prob"] == config["mask_prob"]
     whole = make().to_dict()
-    assert history.begun(whole, 5) == [whole]
+    assert history.started_phases(whole, 5) == [whole]
     # Checkpoints store phases without their places.
     stored = make(SHORT, LONG | {"pretrain_tfrecords": "Q*"}).settings()["phases"]
     assert [sorted(part) for part in stored] == [sorted(PHASE_SETTINGS)] * 2

@@ -5,7 +5,6 @@ import json
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from electra_tf.inference import html_report
 from electra_tf.pretrain import run
@@ -37,20 +36,9 @@ def vocab(tmp_path):
     return Vocabulary.load(str(tmp_path / "vocab.txt"))
 
 
-def texts_of(folder):
-    """(step, tag, text) of TensorBoard's events."""
-    for path in (folder / "tensorboard" / "samples").iterdir():
-        for record in tf.data.TFRecordDataset(str(path)):
-            event = tf.compat.v1.Event.FromString(record.numpy())
-            for value in event.summary.value:
-                assert value.metadata.plugin_data.plugin_name == "text"
-                text = tf.make_ndarray(value.tensor)[0].decode()
-                yield event.step, value.tag, text
-
-
 def sampler(model, vocab, folder, batch=tiny_batch, phase=None, is_chief=True):
     task = TrainablePretrainer(model, phase)
-    journal = Journal(folder, SAMPLES, "samples", 0, is_chief)
+    journal = Journal(folder, SAMPLES, None, 0, is_chief)
     return run.Samples(task, batch, vocab, journal)
 
 
@@ -76,12 +64,9 @@ def test_samples_are_what_the_model_computes(vocab, tmp_path):
                 number = int(output.corrupted_ids[row, place])
                 assert replacement == [vocab.tokens[number]]
     assert replaced
-    (step, tag, text), _ = texts_of(tmp_path)
-    assert (step, tag) == (5, "samples")
-    assert text == run.to_markdown(first["passages"])
     assert look.journal.has(5) and not look.journal.has(6)
     # Samples after the checkpoint that a run is resumed from are cut off.
-    assert not Journal(tmp_path, SAMPLES, "samples", 9, True).has(10)
+    assert not Journal(tmp_path, SAMPLES, None, 9, True).has(10)
 
 
 def test_the_first_of_two_stages_has_no_discriminator(vocab, tmp_path):
@@ -96,12 +81,6 @@ def test_the_first_of_two_stages_has_no_discriminator(vocab, tmp_path):
     assert not look(5) and not (tmp_path / "other").exists()
 
 
-def test_markdown_of_tokens_that_mean_something_to_it():
-    passage = [["a*", 0.2], ["##<b>", 0.1], ["dog", 0.97, "cat_"], ["ran", 0.6]]
-    text = run.to_markdown([[*passage, ["##s", 0.1], ["fast", 0.1]]]).split("\n\n")
-    assert text[1] == "a\\* \\#\\#&lt;b&gt; **dog→cat\\_ 97%** *ran 60%* \\#\\#s fast"
-
-
 @pytest.mark.thorough
 def test_samples_do_not_change_a_run_and_are_in_the_report(tiny_data):
     hparams = tiny(num_train_steps=8)
@@ -114,4 +93,3 @@ def test_samples_do_not_change_a_run_and_are_in_the_report(tiny_data):
     page = (seen / "report.html").read_text()
     assert page.count('class="passage"') == 2
     assert '<p class="summary">Step 4</p>' in page and "Step 8" in page
-    assert sorted(step for step, _, _ in texts_of(seen)) == [4, 8]

@@ -384,8 +384,8 @@ def test_a_shard_that_the_manifest_does_not_list_is_refused(tmp_path, name):
     pattern = f"{folder}/pretrain_data.tfrecord*,{folder.parent}/./out/*tfrecord*"
     paths = shards.find_shards(pattern)
     assert [Path(path).name for path in paths] == [SHARD]
-    assert len(shards.check_manifests(paths, pattern, 128, vocab)) == 1
+    assert len(shards.check_manifests(paths, pattern, vocab)) == 1
     stray = shutil.copy(paths[0], folder / f"pretrain_data.tfrecord-{name}")
     with pytest.raises(UserError) as caught:
-        shards.check_manifests(shards.find_shards(pattern), pattern, 128, vocab)
+        shards.check_manifests(shards.find_shards(pattern), pattern, vocab)
     assert f"{stray} is not among the shards" in str(caught.value)

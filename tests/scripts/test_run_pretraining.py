@@ -180,15 +180,15 @@ def test_a_dry_run_writes_nothing(data, tmp_path):
     before = {p: p.stat().st_mtime_ns for p in run.rglob("*")}
     longer = pretrain(data, "electra", TINY | {"num_train_steps": 50}, "--dry-run")
     assert longer.returncode == 0, longer.stderr
-    assert "would continue at step 12" in longer.stdout
+    assert f"Continuing from {run}/model.ckpt-12." in longer.stdout
     done = pretrain(data, "electra", TINY | EVALUATE, "--dry-run")
-    assert f"would evaluate {run}/model.ckpt-12. Nothing" in done.stdout, done.stderr
+    assert f"to evaluate: {run}/model.ckpt-12\n" in done.stdout, done.stderr
     assert {p: p.stat().st_mtime_ns for p in run.rglob("*")} == before
     # A vocabulary that no SavedModel of texts can have is reported before the training.
     vocab, tokens = tmp_path / "vocab.txt", (data / "vocab.txt").read_text().split()
     vocab.write_text("\n".join([*tokens[:-1], "##" + "ก" * 86]))
     new = pretrain(data, "dry", TINY | {"vocab_file": str(vocab)}, "--dry-run")
-    assert "would start anew" in new.stdout and "FLOPs" in new.stdout
+    assert "Dry run: nothing" in new.stdout and "FLOPs" in new.stdout
     assert f"Note: {vocab}: token 59, " in new.stdout
     assert not (data / "models" / "dry").exists()
 

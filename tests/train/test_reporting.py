@@ -105,7 +105,7 @@ def test_curves_and_marks_of_switches(tmp_path):
 
     marks = []
     for switches in ((), (1000,), (1000, 3000)):
-        assert plot_curves(path, picture, "A run", ALL_METRICS, switches) == 0
+        plot_curves(path, picture, "A run", ALL_METRICS, switches)
         # Generator and discriminator.
         assert near((0xC0, 0x58, 0x2B)) > 50 and near((0x2B, 0x6C, 0xB0)) > 50
         marks.append(near((0x8A, 0x94, 0xA3)))
@@ -113,7 +113,7 @@ def test_curves_and_marks_of_switches(tmp_path):
     assert marks[0] + 50 < marks[1] == marks[2]
 
 
-def test_damaged_lines_are_counted_and_left_out(tmp_path):
+def test_damaged_lines_are_left_out(tmp_path):
     path, picture = tmp_path / "metrics.jsonl", tmp_path / "curves.png"
     path.write_text("")
     plot_curves(path, picture, "A run", [])
@@ -122,7 +122,8 @@ def test_damaged_lines_are_counted_and_left_out(tmp_path):
     rows[2] = rows[2][:9]
     path.write_text("\n".join(rows) + "\n")
     assert [row["step"] for row in read_metrics(path)] == [1, 2, 4, 5]
-    assert plot_curves(path, picture, "A run", ALL_METRICS) == 1
+    plot_curves(path, picture, "A run", ALL_METRICS)
+    assert picture.exists()
 
 
 def test_results_are_text_and_json(tmp_path):
