@@ -203,6 +203,12 @@ def test_help_of_every_script(name, without_tensorflow):
     assert ("\nFlags:\n  --" in done.stdout) == has_flags
 
 
+def test_a_missing_model_is_found_without_tensorflow(without_tensorflow):
+    flags = "--init-checkpoint=none --format=tf1 --output-dir=none".split()
+    done = start(f"{ROOT}/export_model.py", *flags, PYTHONPATH=without_tensorflow)
+    assert done.returncode == 2 and "none is neither a directory" in done.stderr
+
+
 def test_package_is_imported_without_tensorflow(without_tensorflow):
     code = (
         "import electra_tf, electra_tf.cli, electra_tf.errors;"

@@ -6,6 +6,7 @@ A new format is an entry of FORMATS and a module with a function.
 
 from __future__ import annotations
 
+import glob
 import importlib
 import pkgutil
 from collections.abc import Mapping
@@ -147,3 +148,5 @@ def _check_model(request: ExportRequest) -> None:
         )
     if request.vocab_file and not request.init_checkpoint:
         raise UserError("--vocab-file goes with --init-checkpoint; a run has its own.")
+    if not glob.glob(f"{glob.escape(request.model_dir or request.init_checkpoint)}*"):
+        request.find_model()  # Its error needs no TensorFlow.
