@@ -409,7 +409,7 @@ def _pauses(run: Run, phase: Phase, stop: StopRequest) -> list[loop.Pause]:
             one = {"batch_size": PASSAGES, "num_batches": 1}
             return next(iter(data.dataset(part, False, **one)))
 
-        journal = Journal(config.model_dir, SAMPLES, None, *begin)
+        journal = Journal(config.model_dir, SAMPLES, "samples", *begin)
         samples = Samples(task, passages, data.vocab, journal)
         pauses.append(loop.Pause(every, samples, is_saved=False))
     return pauses
@@ -439,7 +439,7 @@ def _catch_up(run: Run, stop: StopRequest) -> bool:
 
 
 class Samples:
-    """Writes passages with the generator's tokens to samples.jsonl.
+    """Writes passages with the generator's tokens to samples.jsonl and TensorBoard.
 
     Each token comes with the discriminator's probability that it was replaced.
 
@@ -476,7 +476,7 @@ class Samples:
             return False  # two_stage has no discriminator yet
         arrays = [x.numpy() for x in (batch["input_ids"], ids, probs)]
         passages = [self._passage(*row) for row in zip(*arrays, strict=True)]
-        self.journal.add([{"step": step, "passages": passages}])
+        self.journal.add([{"step": step, "passages": passages}], as_text(passages))
         self.journal.sync()
         return False
 
@@ -490,3 +490,15 @@ class Samples:
             replacement = [vocab.tokens[new]] if new != old else []
             passage.append([vocab.tokens[old], round(probability, 4), *replacement])
         return passage
+
+
+def as_text(passages: list[list]) -> str:
+    """The passages for TensorBoard, which shows indented lines unchanged."""
+    lines = ["    [token→replacement probability of being replaced]"]
+    for passage in passages:
+        words = [
+            f"[{token}→{replacement[0]} {probability:.0%}]" if replacement else token
+            for token, probability, *replacement in passage
+        ]
+        lines.append("    " + " ".join(words))
+    return "\n".join(lines)

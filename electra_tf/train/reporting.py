@@ -134,8 +134,7 @@ class Journal:
     Args:
       directory: of the run.
       name: of the file.
-      events: TensorBoard's name of the events; "" for the training curves, None for no
-        events.
+      events: TensorBoard's name of the events; "" for the training curves.
       step: the last completed step.
       is_chief: only the chief writes.
       tags: metric -> TensorBoard tag; the default is training/<name>.
@@ -145,7 +144,7 @@ class Journal:
 
     directory: str | os.PathLike
     name: str
-    events: str | None
+    events: str
     step: int
     is_chief: bool
     tags: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -158,12 +157,9 @@ class Journal:
 
         self._v1 = tf.compat.v1
         with self._writing():
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._rows = _open_after(self.path, self.step)
-            if self.events is None:
-                return
             folder = Path(self.directory, "tensorboard", self.events)
             folder.mkdir(parents=True, exist_ok=True)
+            self._rows = _open_after(self.path, self.step)
             file = f"events.out.tfevents.{time.time():.6f}.{os.getpid()}"
             self._events = tf.io.TFRecordWriter(str(folder / file))
             self._add_event(file_version="brain.Event:2")
@@ -183,22 +179,25 @@ class Journal:
         rows = read_metrics(self.path) if self.is_chief else ()
         return any(row["step"] == step for row in rows)
 
-    def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Adds rows with a "step"; their numbers go to TensorBoard."""
+    def add(self, rows: Sequence[Mapping[str, Any]], text: str = "") -> None:
+        """Adds rows with a "step"; their numbers, or a text, go to TensorBoard."""
         if not self.is_chief:
             return
         lines = "".join(json.dumps(finite(row)) + "\n" for row in rows)
         with self._writing():
             self._rows.write(lines.encode())
             self._rows.flush()
-            if self.events is None:
-                return
             for row in rows:
-                values = [
+                values: list[dict[str, Any]] = [
                     {"tag": self.tags.get(k) or f"training/{k}", "simple_value": v}
                     for k, v in row.items()
                     if k not in ("step", "time")
                 ]
+                if text:
+                    tensor = self._v1.make_tensor_proto([text.encode()])
+                    kind = {"plugin_data": {"plugin_name": "text"}}
+                    tag = self.path.stem
+                    values = [{"tag": tag, "tensor": tensor, "metadata": kind}]
                 summary = self._v1.Summary(value=values)
                 self._add_event(step=row["step"], summary=summary)
             self._events.flush()

@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from electra_tf.inference import html_report
 from electra_tf.pretrain import run
@@ -36,9 +37,20 @@ def vocab(tmp_path):
     return Vocabulary.load(str(tmp_path / "vocab.txt"))
 
 
+def texts_of(folder):
+    """(step, tag, text) of TensorBoard's events."""
+    for path in (folder / "tensorboard" / "samples").iterdir():
+        for record in tf.data.TFRecordDataset(str(path)):
+            event = tf.compat.v1.Event.FromString(record.numpy())
+            for value in event.summary.value:
+                assert value.metadata.plugin_data.plugin_name == "text"
+                text = tf.make_ndarray(value.tensor)[0].decode()
+                yield event.step, value.tag, text
+
+
 def sampler(model, vocab, folder, batch=tiny_batch, phase=None, is_chief=True):
     task = TrainablePretrainer(model, phase)
-    journal = Journal(folder, SAMPLES, None, 0, is_chief)
+    journal = Journal(folder, SAMPLES, "samples", 0, is_chief)
     return run.Samples(task, batch, vocab, journal)
 
 
@@ -51,7 +63,7 @@ def test_samples_are_what_the_model_computes(vocab, tmp_path):
     assert (first["step"], second["step"]) == (5, 10)
     assert first["passages"] == second["passages"]
     output = shared_output()
-    replaced = 0
+    replaced = []
     for row, passage in enumerate(first["passages"]):
         ids, probs = batch["input_ids"][row].numpy(), output.discriminated.probs[row]
         shown = np.flatnonzero(~np.isin(ids, [0, CLS, SEP]))
@@ -60,13 +72,17 @@ def test_samples_are_what_the_model_computes(vocab, tmp_path):
             assert probability == pytest.approx(float(probs[place]), abs=1e-4)
             assert bool(replacement) == bool(output.is_replaced[row, place])
             if replacement:
-                replaced += 1
+                replaced.append((vocab.tokens[ids[place]], probability, *replacement))
                 number = int(output.corrupted_ids[row, place])
                 assert replacement == [vocab.tokens[number]]
+    (step, tag, text), _ = texts_of(tmp_path)
+    assert (step, tag) == (5, "samples")
     assert replaced
+    for token, probability, replacement in replaced:
+        assert f" [{token}→{replacement} {probability:.0%}]" in text
     assert look.journal.has(5) and not look.journal.has(6)
     # Samples after the checkpoint that a run is resumed from are cut off.
-    assert not Journal(tmp_path, SAMPLES, None, 9, True).has(10)
+    assert not Journal(tmp_path, SAMPLES, "samples", 9, True).has(10)
 
 
 def test_the_first_of_two_stages_has_no_discriminator(vocab, tmp_path):
@@ -93,3 +109,4 @@ def test_samples_do_not_change_a_run_and_are_in_the_report(tiny_data):
     page = (seen / "report.html").read_text()
     assert page.count('class="passage"') == 2
     assert '<p class="summary">Step 4</p>' in page and "Step 8" in page
+    assert sorted(step for step, _, _ in texts_of(seen)) == [4, 8]
