@@ -294,7 +294,7 @@ def _tpu_strategy(config) -> tf.distribute.Strategy:
     if host.job not in (None, "localhost"):
         raise UserError(
             "the TPU belongs to another machine; its hosts cannot read the data.\n"
-            "Run on a TPU VM (docs/tpu.md)."
+            "Run on its TPU VM and leave tpu_name out (docs/tpu.md)."
         )
     return strategy
 
