@@ -74,10 +74,14 @@ class ExportRequest(NamedTuple):
             return None
         return run_directory(self.data_dir, self.model_name)
 
+    @property
+    def path(self) -> str:
+        """The path of the pre-trained model."""
+        return str(self.model_dir or self.init_checkpoint)
+
     def find_model(self) -> CheckpointInfo:
         """The description of the pre-trained model."""
-        path = self.model_dir or self.init_checkpoint
-        return readers.find(path, print, self.allow_pytorch_bin)
+        return readers.find(self.path, print, self.allow_pytorch_bin)
 
     def read_model(
         self, found: CheckpointInfo | None = None, slots: bool = False
@@ -112,6 +116,8 @@ def export(request: ExportRequest) -> str:
         _check_model(request)
         if known.needs_free_dir:
             check_free(request.output_dir)
+        if not glob.glob(f"{glob.escape(request.path)}*"):
+            request.find_model()  # Its error needs no TensorFlow.
         startup.import_tensorflow()
         export_model = pkgutil.resolve_name(f"electra_tf.export.{known.function}")
         written = export_model(request)
@@ -148,5 +154,3 @@ def _check_model(request: ExportRequest) -> None:
         )
     if request.vocab_file and not request.init_checkpoint:
         raise UserError("--vocab-file goes with --init-checkpoint; a run has its own.")
-    if not glob.glob(f"{glob.escape(request.model_dir or request.init_checkpoint)}*"):
-        request.find_model()  # Its error needs no TensorFlow.

@@ -149,8 +149,8 @@ def notation_of(
         if counts[outside] < max(counts.values()) and not given:
             names = ", ".join(sorted(classes)[:5])
             raise UserError(
-                f'tags without letters such as B- ({names}): "scheme": "plain" takes a '
-                'tag for each word,\n"scheme": "bare" neighbours of a class as a span'
+                f'tags without letters such as B- ({names}).\n"scheme": "plain" has a '
+                'tag for each word; "bare" makes a span of neighbours with one tag'
             )
         return found._replace(scheme="IO", form=form)
     found = found._replace(form=form)
