@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
-from electra_tf.export.formats import ExportRequest
+from electra_tf.export.request import ExportRequest
 from electra_tf.export.signatures import EncoderInputs, ExportedModel
 from electra_tf.finetune.results import CONFIG, hparams_in
 from electra_tf.finetune.task import TaskFacts

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from electra_tf.config.pretraining import data_folder
 from electra_tf.errors import EXIT_CANNOT_WRITE, UserError, reason_of
-from electra_tf.export.formats import ExportRequest
+from electra_tf.export.request import ExportRequest
 from electra_tf.inference import html_report
 from electra_tf.interop import cards, huggingface
 from electra_tf.paths import joined

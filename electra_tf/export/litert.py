@@ -16,8 +16,8 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from electra_tf.export import saved_model
-from electra_tf.export.formats import ExportRequest
 from electra_tf.export.parts import python_pack
+from electra_tf.export.request import ExportRequest
 from electra_tf.export.signatures import NAMES, PROBES, EncoderInputs, ExportedModel
 from electra_tf.interop import verification
 from electra_tf.storage.atomic_folder import atomic_folder

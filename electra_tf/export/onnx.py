@@ -22,7 +22,7 @@ from electra_tf.config.model import ModelConfig
 from electra_tf.errors import UserError
 from electra_tf.export import finetuned_task, saved_model
 from electra_tf.export.finetuned_task import ExportedTask
-from electra_tf.export.formats import ExportRequest
+from electra_tf.export.request import ExportRequest
 from electra_tf.export.signatures import NAMES, Check
 from electra_tf.finetune.model import IMPOSSIBLE_POSITION
 from electra_tf.inference import finetuned

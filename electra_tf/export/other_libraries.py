@@ -13,7 +13,7 @@ import tensorflow as tf
 from electra_tf.errors import UserError
 from electra_tf.export import finetuned_task
 from electra_tf.export.finetuned_task import ExportedTask
-from electra_tf.export.formats import ExportRequest
+from electra_tf.export.request import ExportRequest
 from electra_tf.export.signatures import EncoderInputs
 from electra_tf.inference import finetuned
 from electra_tf.inference.finetuned import PROBLEMS

@@ -15,7 +15,7 @@ from absl import logging
 
 from electra_tf.errors import UserError
 from electra_tf.export import finetuned_task, parts, task_signatures
-from electra_tf.export.formats import ExportRequest
+from electra_tf.export.request import ExportRequest
 from electra_tf.export.signatures import Check, ExportedModel, Servable
 from electra_tf.interop import verification
 from electra_tf.interop.checkpoint import HEADS, StoredModel, empty_pretrainer
