@@ -32,6 +32,7 @@ from electra_tf.config.objectives import (
     ORIGINAL_NAMES,
     GeneratorKind,
     OriginalHparams,
+    original_of_generator,
     translated,
 )
 from electra_tf.config.run import RunConfig, check_heads, run_directory
@@ -450,6 +451,10 @@ class PretrainingConfig(RunConfig):
     @classmethod
     def _merged(cls, first: dict[str, Any], then: dict[str, Any]) -> dict[str, Any]:
         """As in `RunConfig`, without the original's booleans."""
+        # A generator that the original's booleans choose stays with another objective.
+        chosen = original_of_generator("masked_lm").keys() & first.keys()
+        chosen = set() if "generator" in then else chosen
+        then = {name: first[name] for name in chosen} | then
         first = translated(first)
         then = translated(then, first)
         if then.get("phases") != []:

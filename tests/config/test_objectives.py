@@ -44,6 +44,26 @@ def test_booleans_in_hparams_override_a_saved_config(
     assert (config.objective, config.generator, config.embedding_sharing) == expected
 
 
+@pytest.mark.parametrize(
+    ("original", "changes", "generator"),
+    [
+        (
+            {"electra_objective": False, "untied_generator": False},
+            {"electra_objective": True},
+            "tied",
+        ),
+        (
+            {"electric_objective": True, "two_tower_generator": True},
+            {"objective": "electra"},
+            "two_tower",
+        ),
+        ({"untied_generator": False}, {"generator": "unigram"}, "unigram"),
+    ],
+)
+def test_generator_of_an_original_config_stays(original, changes, generator):
+    assert make(changes, original).generator == generator
+
+
 def test_switch_of_stages_is_saved(tmp_path):
     """Continuing with more steps does not move it."""
     config = make({"objective": "two_stage", "num_train_steps": 11})
