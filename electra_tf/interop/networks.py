@@ -304,7 +304,7 @@ def weight_names(num_layers: int) -> list[WeightName]:
     for ours, in_keras_hub in {**modules, **dict.fromkeys(_MODULES_OF_HEADS)}.items():
         there = ours.replace("/layer_", "/layer/").replace("/", ".")
         there = there.replace("dense_1", "dense_prediction")
-        if ours.endswith("_embeddings"):  # a table, which is no module here
+        if ours.endswith("_embeddings"):  # a table; here it is not a module
             found.append(
                 WeightName(ours, f"{there}.weight", f"{in_keras_hub}/embeddings")
             )

@@ -75,9 +75,7 @@ def run(folder: JobFolder, job: Job, runner: Runner) -> None:
     try:
         if runner.beam_args is None:
             processes = min(runner.num_processes, max(len(left), 2 * bool(runner.gpus)))
-            for number in _results(
-                processes, execute, [(task,) for task in tasks], runner.gpus
-            ):
+            for number in _results(processes, execute, tasks, runner.gpus):
                 progress.add(number)
         else:
             print(f"{job.name}: {len(left)} of {count} parts with Beam", flush=True)
@@ -133,10 +131,8 @@ class _Progress:
         self._bytes = self._first = sum(job.sizes[number] for number in finished)
         self._begin = time.monotonic()
         if finished:
-            total = len(job.sizes)
-            self._console.log(
-                f"{self._name}: {self._parts:,} of {total:,} parts exist."
-            )
+            done = f"{self._parts:,} of {len(job.sizes):,}"
+            self._console.log(f"{self._name}: {done} parts exist.")
 
     def add(self, number: int) -> None:
         """Counts a task that this run has finished, and shows it."""
@@ -162,11 +158,11 @@ class _Progress:
 
 def _results(
     num_processes: int,
-    function: Callable[..., Any],
-    tasks: Sequence[tuple],
-    gpus: Sequence[str] = (),
-) -> Iterator[Any]:
-    """Yields `function(*task)` of all tasks as they end.
+    function: Callable[[str], int],
+    tasks: Sequence[str],
+    gpus: Sequence[str],
+) -> Iterator[int]:
+    """Yields `function(task)` of all tasks as they end.
 
     One process is this one; others are fresh, because a forked copy of a process that
     has used TensorFlow may hang. An error cancels waiting tasks; Ctrl-C ends running
@@ -179,7 +175,7 @@ def _results(
     """
     if num_processes == 1:
         for task in tasks:
-            yield function(*task)
+            yield function(task)
         return
     context = multiprocessing.get_context("spawn")
     open_until_end, end = context.Pipe(duplex=False)
@@ -190,7 +186,7 @@ def _results(
         # Ctrl-C is for this process, which ends the others. They inherit the mask.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:
-            futures = {executor.submit(function, *task) for task in tasks}
+            futures = {executor.submit(function, task) for task in tasks}
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for future in concurrent.futures.as_completed(futures):

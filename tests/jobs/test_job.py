@@ -210,13 +210,13 @@ def die(number):
 
 def test_killed_worker_is_an_error():
     with pytest.raises(UserError, match="fewer --num-processes"):
-        list(job._results(2, die, [(1,)]))
+        list(job._results(2, die, [1], ()))
 
 
 def test_results_are_not_accumulated():
     """Each may be long, and there are thousands."""
     seen = []
-    for found in job._results(2, np.full, [(9, i) for i in range(20)]):
+    for found in job._results(2, functools.partial(np.full, 9), range(20), ()):
         assert sum(ref() is not None for ref in seen) <= 1
         seen.append(weakref.ref(found))
         del found
