@@ -259,6 +259,10 @@ class _Document(NamedTuple):
     starts: list[int]  # the first character of each word
     offsets: dict[int, list[tuple[int, int]]]  # of a word's tokens, where looked up
 
+    def word_of(self, token: int) -> int:
+        """The number of the word that a token is in."""
+        return int(np.searchsorted(self.splits, token, side="right")) - 1
+
 
 def check_window(config: FinetuningConfig) -> None:
     """Raises a UserError where a long question leaves no room for a text."""
@@ -484,25 +488,23 @@ class QATask(Task):
 
     def featurize(self, example: QAExample, is_training: bool):
         """[CLS] question [SEP] window [SEP] for each window."""
-        query, document, spans = self._layout(example)
+        query, document = self._query(example), self._document(example)
         answer = self._answer_tokens(example, document) if is_training else None
-        for number, (first, length) in enumerate(spans):
+        for number, (places, shift) in enumerate(self.windows(example)):
             start = end = 0
-            if answer and first <= answer[0] and answer[1] < first + length:
-                start, end = (place - first + len(query) + 2 for place in answer)
-            window = document.tokens[first : first + length].tolist()
-            yield tokenization.join(self.tokenizer.vocab, query, window)._asdict() | {
+            if answer and answer[0] in places and answer[1] in places:
+                start, end = (place + shift for place in answer)
+            tokens = document.tokens[places].tolist()
+            yield tokenization.join(self.tokenizer.vocab, query, tokens)._asdict() | {
                 "eid": qa_answers.WINDOWS_PER_EXAMPLE * example.eid + number,
                 "start_positions": start,
                 "end_positions": end,
                 "is_impossible": int(example.is_impossible),
             }
 
-    def _layout(self, example: QAExample):
-        """(tokens of the question, its document, windows on that)."""
-        query = self.tokenizer.encode(example.question)[: self.config.max_query_length]
-        document = self._document(example)
-        return query, document, self._windows(len(document.tokens), len(query))
+    def _query(self, example: QAExample) -> list[int]:
+        """The tokens of the question."""
+        return self.tokenizer.encode(example.question)[: self.config.max_query_length]
 
     def _document(self, example: QAExample) -> _Document:
         """The context in tokens; the last one is kept, for its other questions."""
@@ -535,15 +537,16 @@ class QATask(Task):
 
     def _characters(self, document: _Document, token: int) -> tuple[int, int]:
         """Where a token stands in the context: its first character and its end."""
-        word = int(np.searchsorted(document.splits, token, side="right")) - 1
+        word = document.word_of(token)
         if word not in document.offsets:
             _, offsets = self.tokenizer.encode_with_offsets(document.words[word])
             document.offsets[word] = offsets
         first, end = document.offsets[word][token - int(document.splits[word])]
         return document.starts[word] + first, document.starts[word] + end
 
-    def _windows(self, count: int, query: int) -> list[tuple[int, int]]:
-        """(start, length) of the windows on a document of `count` tokens."""
+    def windows(self, example: QAExample) -> list[qa_answers.Window]:
+        """The windows on an example's document."""
+        count, query = len(self._document(example).tokens), len(self._query(example))
         room = self.config.max_seq_length - query - 3
         stride = min(room, self.config.doc_stride)
         starts = range(0, max(count - room, 0) + stride, stride) if count else ()
@@ -553,46 +556,25 @@ class QATask(Task):
                 f"more than {qa_answers.WINDOWS_PER_EXAMPLE:,}.\nRaise doc_stride or "
                 "max_seq_length, or part the text."
             )
-        return [(start, min(count - start, room)) for start in starts]
+        return [
+            qa_answers.Window(range(start, min(start + room, count)), query + 2 - start)
+            for start in starts
+        ]
 
-    def windows(self, example: QAExample) -> list[qa_answers.Window]:
-        """The windows on an example's document, for decoding."""
-        vocab = self.tokenizer.vocab
-        query, document, spans = self._layout(example)
-        splits = document.splits
-        owners = np.repeat(np.arange(len(example.words)), np.diff(splits)).tolist()
-        found = []
-        for number, (first, length) in enumerate(spans):
-            shift, places = len(query) + 2 - first, range(first, first + length)
-            row = tokenization.join(vocab, query, document.tokens[places].tolist())
-            tokens = [vocab.tokens[i] for i in row.input_ids]
-            words = {p + shift: owners[p] for p in places}
-            most = {
-                p + shift: qa_answers.is_max_context(spans, number, p) for p in places
-            }
-            found.append(qa_answers.Window(tokens, words, most, shift))
-        return found
-
-    def text_of(self, example: QAExample) -> qa_answers.TextOf:
-        """A function from a span of a window to its text."""
-        if self.answer_text == "original":
-            return qa_answers.original_text(example.words, self.tokenizer.config)
+    def text_of(self, example: QAExample, first: int, last: int) -> str:
+        """The text of the span from one token of the document to another."""
         document = self._document(example)
-
-        def by_offsets(window: qa_answers.Window, start: int, end: int) -> str:
-            first, _ = self._characters(document, start - window.shift)
-            _, last = self._characters(document, end - window.shift)
-            return example.context[first:last]
-
-        return by_offsets
+        if self.answer_text == "offsets":
+            start, _ = self._characters(document, first)
+            _, end = self._characters(document, last)
+            return example.context[start:end]
+        tokens = self.tokenizer.convert_ids_to_tokens(document.tokens[first : last + 1])
+        words = example.words[document.word_of(first) : document.word_of(last) + 1]
+        return qa_answers.original_text(tokens, words, self.tokenizer.config)
 
     def scorer(self, split: str) -> QAScorer:
         """By exact match and F1."""
         return QAScorer(self, split)
-
-    def answers(self, split: str) -> dict[str, list[str]]:
-        """Question -> right answers."""
-        return {e.question_id: list(e.answers) for e in self.read(split)}
 
     def read_inputs(self, source: Source) -> Iterator[Input]:
         """Questions on texts."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import itertools
 import math
 import re
 import string
@@ -42,16 +41,10 @@ class Answer(NamedTuple):
 
 
 class Window(NamedTuple):
-    """A window on a document, for decoding."""
+    """A window on a document."""
 
-    tokens: list[str]
-    words: dict[int, int]  # token -> word of the document
-    max_context: dict[int, bool]  # token -> whether no other window shows more around
-    shift: int = 0  # from a token's place in the document to that in the window
-
-
-# (window, first token of a span in it, last token) -> the span's text
-TextOf = Callable[[Window, int, int], str]
+    places: range  # the tokens of the document that it shows
+    shift: int  # from a token's place in the document to that in the sequence
 
 
 def best_indexes(scores: np.ndarray, count: int) -> list[int]:
@@ -73,7 +66,7 @@ def probabilities(answers: Sequence[Answer]) -> list[float]:
 def nbest(
     windows: Sequence[Window],
     outputs: Sequence[dict[str, Any]],
-    text_of: TextOf,
+    text_of: Callable[[int, int], str],
     config: FinetuningConfig,
 ) -> list[Answer]:
     """The best different answers to a question, best first; at least one.
@@ -81,42 +74,40 @@ def nbest(
     Args:
       windows: the windows on its document.
       outputs: the head's outputs for each.
-      text_of: a function from a span to its text.
+      text_of: a function from a span's first and last token to its text.
     """
-    spans = [
-        (window, *span)
-        for window, output in zip(windows, outputs, strict=True)
-        for span in _spans(output, config)
-        if {*span[:2]} <= window.words.keys()
-        and window.max_context[span[0]]
-        and 0 <= span[1] - span[0] < config.max_answer_length
-    ]
-    spans.sort(key=lambda span: span[3] + span[4], reverse=True)
+    shown, spans = [window.places for window in windows], []
+    for number, (window, output) in enumerate(zip(windows, outputs, strict=True)):
+        for start, end, *logits in _spans(output, config):
+            first, last = start - window.shift, end - window.shift
+            if (
+                first in window.places
+                and last in window.places
+                and 0 <= last - first < config.max_answer_length
+                and is_max_context(shown, number, first)
+            ):
+                spans.append((first, last, *logits))
+    spans.sort(key=lambda span: span[2] + span[3], reverse=True)
     found: dict[str, Answer] = {}
-    for window, start, end, *logits in spans:
+    for first, last, *logits in spans:
         if len(found) >= config.n_best_size:
             break
-        text = text_of(window, start, end)
+        text = text_of(first, last)
         if text not in found:
-            tokens = start - window.shift, end - window.shift
-            found[text] = Answer(text, *logits, tokens)
+            found[text] = Answer(text, *logits, (first, last))
     return list(found.values()) or [Answer(NO_SPAN, 0.0, 0.0)]
 
 
-def original_text(words: Sequence[str], config: TokenizerConfig) -> TextOf:
-    """The original's way: the words of a document that hold the tokens of a span.
+def original_text(
+    tokens: Sequence[str], words: Sequence[str], config: TokenizerConfig
+) -> str:
+    """The original's way: the part of the words that are the tokens of a span.
 
     Args:
       config: of the tokenizer, by whose rules the tokens are found in the words.
     """
-
-    def text_of(window: Window, start: int, end: int) -> str:
-        text = " ".join(window.tokens[start : end + 1])
-        text = " ".join(text.replace(" ##", "").replace("##", "").split())
-        inside = " ".join(words[window.words[start] : window.words[end] + 1])
-        return final_text(text, inside, *config)
-
-    return text_of
+    text = " ".join(tokens).replace(" ##", "").replace("##", "")
+    return final_text(" ".join(text.split()), " ".join(words), *config)
 
 
 def _spans(output: dict[str, Any], config: FinetuningConfig):
@@ -159,18 +150,18 @@ def final_text(
     return original[theirs[first] : theirs[last] + 1]
 
 
-def is_max_context(spans: Sequence[tuple[int, int]], index: int, place: int) -> bool:
+def is_max_context(windows: Sequence[range], index: int, place: int) -> bool:
     """Whether window `index` shows the most around token `place` of the document.
 
     Args:
-      spans: (start, length) of the windows.
+      windows: the tokens in each.
     """
     around = {
-        number: min(place - start, start + length - 1 - place) + 0.01 * length
-        for number, (start, length) in enumerate(spans)
-        if start <= place < start + length
+        number: min(place - shown[0], shown[-1] - place) + 0.01 * len(shown)
+        for number, shown in enumerate(windows)
+        if place in shown
     }
-    return len(spans) == 1 or bool(around) and max(around, key=around.get) == index
+    return len(windows) == 1 or bool(around) and max(around, key=around.get) == index
 
 
 def improve_span(
@@ -216,7 +207,7 @@ def f1(gold: str, predicted: str, empty_counts: bool) -> float:
 
 
 def evaluate_v1(
-    answers: Mapping[str, list[str]],
+    answers: Mapping[str, Sequence[str]],
     predictions: Mapping[str, str],
     skip_unanswered: bool = False,
 ) -> dict[str, float]:
@@ -227,20 +218,17 @@ def evaluate_v1(
       predictions: question -> answer; one without counts as wrong, or is skipped.
     """
     totals = {"exact_match": 0.0, "f1": 0.0}
-    count = 0
-    for question, golds in answers.items():
-        if question not in predictions:
-            count += not skip_unanswered
-            continue
-        count += 1
-        ours = predictions[question]
+    answered = [question for question in answers if question in predictions]
+    for question in answered:
+        golds, ours = answers[question], predictions[question]
         totals["exact_match"] += max((exact(gold, ours) for gold in golds), default=0.0)
         totals["f1"] += max((f1(gold, ours, False) for gold in golds), default=0.0)
+    count = len(answered if skip_unanswered else answers)
     return {name: 100.0 * total / max(count, 1) for name, total in totals.items()}
 
 
 def evaluate_v2(
-    answers: Mapping[str, list[str]],
+    answers: Mapping[str, Sequence[str]],
     predictions: Mapping[str, str],
     null_odds: Mapping[str, float],
     threshold: float,
@@ -318,8 +306,8 @@ def decode(task: Any, example: Any, outputs: list[dict[str, Any]]) -> Answers:
     Args:
       task: a `finetune.qa.QATask`.
     """
-    windows, text_of = task.windows(example), task.text_of(example)
-    found = nbest(windows, outputs, text_of, task.config)
+    text_of = functools.partial(task.text_of, example)
+    found = nbest(task.windows(example), outputs, text_of, task.config)
     if not task.is_v2:
         return Answers(found, found[0], None)
     best = next((a for a in found if a.text), found[0])
@@ -349,26 +337,15 @@ class QAScorer(Scorer):
     def __init__(self, task: Any, split: str):
         super().__init__()
         self._task, self._split = task, split
-        self._outputs: dict[int, dict[str, Any]] = {}
-
-    def __len__(self) -> int:
-        return len(self._outputs)
-
-    def update(self, outputs: dict[str, Any]) -> None:
-        """Takes the head's outputs for one window."""
-        self._outputs[int(outputs["eid"])] = outputs
-        self.__dict__.pop("decoded", None)
 
     @functools.cached_property
     def decoded(self) -> dict[str, Answers]:
-        """The answers by the questions' ids, found when they are first asked for."""
-        found = {}
-        for example in self._task.read(self._split):
-            numbers = itertools.count(WINDOWS_PER_EXAMPLE * example.eid)
-            there = itertools.takewhile(self._outputs.__contains__, numbers)
-            outputs = [self._outputs[number] for number in there]
-            found[example.question_id] = decode(self._task, example, outputs)
-        return found
+        """The answers by the questions' ids, found when all outputs are there."""
+        task, windows = self._task, collections.defaultdict(list)
+        for row in self.rows:
+            windows[int(row["eid"]) // WINDOWS_PER_EXAMPLE].append(row)
+        examples = task.read(self._split)
+        return {e.question_id: decode(task, e, windows[e.eid]) for e in examples}
 
     @property
     def predictions(self) -> dict[str, str]:
@@ -396,7 +373,7 @@ class QAScorer(Scorer):
     def get_results(self) -> list[tuple[str, float]]:
         """The official results."""
         task, predictions = self._task, self.predictions
-        answers = task.answers(self._split)
+        answers = {e.question_id: e.answers for e in task.read(self._split)}
         if not task.is_v2:
             return [*evaluate_v1(answers, predictions, task.is_mrqa).items()]
         threshold = task.config.qa_na_threshold

@@ -230,9 +230,11 @@ def test_original_answer_text_follows_strip_accents(tmp_path):
 def test_windows_have_the_tokens_of_the_features(tmp_path):
     task = task_on(tmp_path, squad(question(), context="the dog ran . " * 30))
     [example] = task.read("dev")
-    vocab = task.tokenizer.vocab
-    for features, window in zip(
+    tokens = task.tokenizer.encode(example.context)
+    for features, (places, shift) in zip(
         task.featurize(example, False), task.windows(example), strict=True
     ):
-        assert [vocab.tokens[i] for i in features["input_ids"]] == window.tokens
+        ids = features["input_ids"]
+        assert all(ids[place + shift] == tokens[place] for place in places)
+        assert len(ids) == len(places) + places[0] + shift + 1
     assert isinstance(task, qa.QATask) and len(task.windows(example)) > 5

@@ -91,10 +91,10 @@ def _features(directory: str) -> Iterator[Row]:
             if isinstance(task, qa.QATask):
                 where = f"features/{split}/{number}/words"
                 yield equal(where, example.words, golden["doc_tokens"])
-                for ours, window in zip(found, task.windows(example), strict=True):
-                    ours["tokens"] = window.tokens
-                    ours["token_to_orig_map"] = _by_text(window.words)
-                    ours["token_is_max_context"] = _by_text(window.max_context)
+                for ours, window in zip(found, _windows(task, example), strict=True):
+                    ids = ours["input_ids"]
+                    ours["tokens"] = task.tokenizer.convert_ids_to_tokens(ids)
+                    ours |= window
             else:
                 theirs = [theirs]
             count = len(found) != len(theirs)
@@ -110,9 +110,18 @@ def _ends_in_a_sentence(path: Path) -> bool:
     return bool(words) and words[0] != "-DOCSTART-"
 
 
-def _by_text(found: dict[int, Any]) -> dict[str, Any]:
-    """JSON has no whole numbers as keys."""
-    return {str(key): value for key, value in found.items()}
+def _windows(task, example) -> Iterator[dict[str, Any]]:
+    """The words of the tokens, and whether no other window shows more around them.
+
+    JSON has no whole numbers as keys.
+    """
+    windows, document = task.windows(example), task._document(example)
+    shown = [window.places for window in windows]
+    for number, (places, shift) in enumerate(windows):
+        words = {str(p + shift): document.word_of(p) for p in places}
+        most = (qa_answers.is_max_context(shown, number, p) for p in places)
+        most = dict(zip(words, most, strict=True))
+        yield {"token_to_orig_map": words, "token_is_max_context": most}
 
 
 def _readers(directory: str) -> Iterator[Row]:
@@ -263,7 +272,11 @@ def _qa_helpers(directory: str) -> Iterator[Row]:
         "check_is_max_context",
         lambda c: [
             [
-                qa_answers.is_max_context(c["doc_spans"], i, place)
+                qa_answers.is_max_context(
+                    [range(first, first + count) for first, count in c["doc_spans"]],
+                    i,
+                    place,
+                )
                 for place in range(len(row))
             ]
             for i, row in enumerate(c["result"])
