@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -22,12 +22,10 @@ import tensorflow as tf
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.data.batch_order import batch_indices
 from electra_tf.errors import as_user_error
-from electra_tf.finetune.model import FinetuningModel
+from electra_tf.finetune.model import SHARED, FinetuningModel
 from electra_tf.finetune.preprocessing import FeatureStore
 
 _ENDLESS = 1 << 62
-# Features with a number for each token; batches are cut to the tokens they have.
-_PER_TOKEN = ("input_ids", "input_mask", "segment_ids")
 # Lengths are multiples of this: products of odd sizes are slow.
 _MULTIPLE = 8
 # Without XLA any number of lengths is free; finer steps gain little.
@@ -60,21 +58,20 @@ def make_dataset(
       length_buckets: a batch is cut to the first of these that its examples fit in.
       by_length: whether a batch has its shortest examples first.
     """
-    loader = _BatchLoader(store, batch_size, length_buckets)
-    names = loader.names
+    lengths = length_buckets or store["input_ids"].shape[1:]
+    shapes = _shapes(store, batch_size, lengths[0] if len(lengths) == 1 else None)
 
     def load(step):
         index = batch_indices(int(step), batch_size, len(store), seed)
-        return loader.load(store.sorted_by_length(index) if by_length else index)
+        index = store.sorted_by_length(index) if by_length else index
+        return [*_batch(store, index, batch_size, lengths).values()]
 
     @tf.autograph.experimental.do_not_convert  # which would take half a second
     def batch(step):
-        types = [store[name].dtype for name in names]
+        types = [array.dtype for array in store.values()]
         arrays = tf.numpy_function(load, [step], types)
-        return {
-            name: tf.ensure_shape(array, [batch_size, *loader.shape(name)])
-            for name, array in zip(names, arrays, strict=True)
-        }
+        arrays = map(tf.ensure_shape, arrays, shapes.values())
+        return dict(zip(store, arrays, strict=True))
 
     dataset = tf.data.Dataset.range(start_step, _ENDLESS)
     dataset = dataset.map(batch, num_parallel_calls=2, deterministic=True)
@@ -83,41 +80,30 @@ def make_dataset(
     return dataset.prefetch(4)
 
 
-class _BatchLoader:
-    """Examples of a store as a batch of numpy arrays."""
+def _shapes(store: FeatureStore, size: int, length: int | None) -> dict[str, list]:
+    """The shapes of a batch of features."""
+    own = dict.fromkeys(SHARED, [length])
+    return {k: [size, *own.get(k, array.shape[1:])] for k, array in store.items()}
 
-    def __init__(self, store, batch_size, length_buckets=()):
-        self.names = sorted(store)
-        self._store, self._batch_size = store, batch_size
-        full = store["input_ids"].shape[1]
-        self._buckets = sorted({b for b in length_buckets if b <= full})
-        if not self._buckets or self._buckets[-1] < store.lengths.max():
-            self._buckets.append(full)
 
-    def shape(self, name: str) -> list[int | None]:
-        """The shape of a feature in a batch, without the batch's axis."""
-        if name in _PER_TOKEN:
-            return [self._buckets[0] if len(self._buckets) == 1 else None]
-        return list(self._store[name].shape[1:])
+def _batch(
+    store: FeatureStore, index: np.ndarray, size: int, lengths: Sequence[int]
+) -> dict[str, np.ndarray]:
+    """Examples of a store, cut to the first of the lengths that they fit in.
 
-    def load(self, index: np.ndarray) -> list[np.ndarray]:
-        """The features of those examples, in the order of `names`.
-
-        A batch is filled up with examples whose task_id is the number of tasks.
-        """
-        store = self._store
-        real = np.arange(self._batch_size) < len(index)
-        index = np.resize(index, self._batch_size)
-        longest = store.lengths[index].max()
-        length = next(b for b in self._buckets if b >= longest)
-        found = []
-        for name in self.names:
-            array = store[name]
-            rows = array[index, :length] if name in _PER_TOKEN else array[index]
-            fill = store.num_tasks if name == "task_id" else 0
-            is_real = real.reshape(-1, *[1] * (rows.ndim - 1))
-            found.append(np.where(is_real, rows, fill).astype(array.dtype))
-        return found
+    A batch is filled up with examples whose task_id is the number of tasks.
+    """
+    real = np.arange(size) < len(index)
+    index = np.resize(index, size)
+    longest = store.lengths[index].max()
+    length = next(n for n in lengths if n >= longest)
+    found = {}
+    for name, array in store.items():
+        rows = array[index, :length] if name in SHARED else array[index]
+        fill = store.num_tasks if name == "task_id" else 0
+        is_real = real.reshape(-1, *[1] * (rows.ndim - 1))
+        found[name] = np.where(is_real, rows, fill).astype(array.dtype)
+    return found
 
 
 def training_buckets(
@@ -194,14 +180,14 @@ def head_outputs(
       on_batch: gets the number of batches that are computed, after each.
     """
     size = config.eval_batch_size
-    loader = _BatchLoader(store, size, evaluation_buckets(config, store.lengths))
-    shapes = {n: [None] if n in _PER_TOKEN else loader.shape(n) for n in loader.names}
-    specs = {n: tf.TensorSpec([size, *x], store[n].dtype) for n, x in shapes.items()}
+    lengths = evaluation_buckets(config, store.lengths)
+    shapes = _shapes(store, size, None).items()
+    specs = {name: tf.TensorSpec(shape, store[name].dtype) for name, shape in shapes}
     outputs = model.traced(task_name, specs)
 
     def compute(index):
-        batch = map(tf.constant, loader.load(index))
-        found = outputs(dict(zip(loader.names, batch, strict=True)))
+        batch = _batch(store, index, size, lengths)
+        found = outputs({name: tf.constant(array) for name, array in batch.items()})
         return {name: tensor.numpy() for name, tensor in found.items()}
 
     window, done = max(1, _WINDOW // size) * size, 0

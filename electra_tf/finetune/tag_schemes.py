@@ -186,15 +186,20 @@ def _scheme_of(sentences: Iterable[Sequence[str]], letters: set[str]) -> str:
     )
 
 
-def spans_in(tags: Sequence[str]) -> list[Span]:
-    """Spans in tags of any scheme but plain."""
+def spans_in(tags: Sequence[str], is_original: bool = False) -> list[Span]:
+    """Spans in tags of any scheme but plain.
+
+    Args:
+      is_original: a span goes on through other classes, and has that of its last tag.
+    """
     spans: list[Span] = []
     start, letter, last = None, "O", ""
     for i, tag in enumerate([*tags, "O"]):
         before, (letter, _, name) = letter, tag.partition("-")
         letter = _AS_BIOES.get(letter, letter)
-        goes_on = letter in ("I", "E") and before in ("B", "I") and last == name
-        if start is not None and not goes_on:
+        is_inside = letter in ("I", "E")
+        touches = is_original or before in ("B", "I") and last == name
+        if start is not None and not (is_inside and touches):
             spans.append((start, i - 1, last))
             start = None
         if letter != "O" and start is None:

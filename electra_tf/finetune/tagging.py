@@ -449,13 +449,5 @@ class ChunkTask(TaggingTask):
 
 
 def spans_of(tags: Sequence[str]) -> list[Span]:
-    """Spans in BIO, BIOES or IO tags; the class is that of a span's last tag."""
-    spans, start = [], None
-    for i, tag in enumerate([*tags, "O"]):
-        position = tag.partition("-")[0]
-        if start is not None and (tag == "O" or position in "BS"):
-            spans.append((start, i - 1, tags[i - 1].partition("-")[2]))
-            start = None
-        if tag != "O" and start is None:
-            start = i
-    return spans
+    """Spans in BIO, BIOES or IO tags, as the original reads them."""
+    return tag_schemes.spans_in(tags, is_original=True)
