@@ -106,13 +106,13 @@ def run_trial(
         with Lock(place) as lock, RunFolder(place, lock, keep=1, log=log) as folder:
             model, steps, seconds = _train(run, trial, lock, folder)
         times = {"train": round(seconds, 1)}
-        result = files.TrialResult(trial, seed, {}, [], steps, times)
+        result = files.TrialResult(trial, seed, {}, [], steps, times, {})
     else:
         model, origin = _load(run, trial, run.source)
         times = {"train": 0.0}
-        result = files.TrialResult(trial, seed, {}, [], 0, times, weights=origin)
+        result = files.TrialResult(trial, seed, {}, [], 0, times, {}, weights=origin)
     if config.do_eval and not done:
-        result = _evaluated(run, model, result)
+        _evaluate(run, model, result)
     if _wants_test_outputs(config, trial):
         result = _with_test_outputs(run, model, result)
     return result
@@ -142,25 +142,21 @@ def _wants_test_outputs(config: FinetuningConfig, trial: int) -> bool:
     return config.write_test_outputs and trial <= config.n_writes_test
 
 
-def _evaluated(run: Run, model, result: files.TrialResult) -> files.TrialResult:
-    """A trial's result with the scores on all dev sets; predictions are written."""
+def _evaluate(run: Run, model, result: files.TrialResult) -> None:
+    """Adds the scores on all dev sets to a trial's result; writes predictions."""
     started = time.monotonic()
     directory = run.config.beside_results("predictions", result.trial)
-    scores, details, degenerate = {}, {}, []
     for task, split, name, scorer in _scorers(run, model, "dev"):
         task.write_predictions(split, scorer, directory)
-        scores[name] = dict(scorer.get_results())
-        if found := scorer.details():
-            details[name] = found
-        run.console.log(f"{name}: {files.scores_text(scores[name])}")
+        result.scores[name] = dict(scorer.get_results())
+        if details := scorer.details():
+            result.details[name] = details
+        run.console.log(f"{name}: {files.scores_text(result.scores[name])}")
         if len(scorer) > 1 and scorer.is_degenerate:
-            degenerate.append(name)
+            result.degenerate.append(name)
     put_folder(directory)
     run.console.log(f"Predictions of trial {result.trial}: {directory}")
-    seconds = result.seconds | {"evaluate": round(time.monotonic() - started, 1)}
-    return result._replace(
-        scores=scores, details=details, degenerate=degenerate, seconds=seconds
-    )
+    result.seconds["evaluate"] = round(time.monotonic() - started, 1)
 
 
 def _with_test_outputs(run: Run, model, result: files.TrialResult) -> files.TrialResult:
