@@ -145,13 +145,13 @@ class TextTask(Task):
         """Texts in columns."""
         return inputs.texts(source, self.columns, self.identity, bad)
 
-    def input_example(self, number: int, fields: dict[str, Any]) -> InputExample:
-        """With any label."""
-        return self._example(number, fields, self.unknown_label())
-
-    def _example(self, eid: int, fields: dict[str, Any], label: Any) -> InputExample:
+    def input_example(
+        self, number: int, fields: dict[str, Any], label: Any = None
+    ) -> InputExample:
+        """With any label if there is none."""
+        label = self.unknown_label() if label is None else label
         text_b, identity = fields.get("text_b"), fields.get("id")
-        return InputExample(eid, fields["text"], text_b, label, identity)
+        return InputExample(number, fields["text"], text_b, label, identity)
 
     def feature_settings(self) -> dict[str, Any]:
         """Numbers are learnt as shares of their scale."""
@@ -336,13 +336,31 @@ class TextTask(Task):
         return (label,) if isinstance(label, str) else tuple(label)
 
     def examples(self, split: str) -> list[InputExample]:
-        """All lines, counted by the example ids; spaces around labels do not count."""
+        """All rows with a right label."""
+        # Classes are those of the training file.
+        is_free = self.description and split == "train" and self._has_classes
+        found = []
+        for where, eid, fields, label in self.rows(split):
+            wrong = None if is_free and not self.stored else self.wrong_label(label)
+            if wrong:
+                self.bad(split, where, wrong)
+            else:
+                found.append(self.input_example(eid, fields, label))
+        return found
+
+    def rows(self, split: str) -> Iterator[tuple[str, int, dict[str, Any], Any]]:
+        """(place, example id, texts, label) of each row.
+
+        Spaces around labels do not count.
+        """
         bad, [columns, *_] = functools.partial(self.bad, split), self.columns
         source = self.source(split)
         if split == "test":
             # In the described columns alone: those of other files are looked for.
             read = inputs.texts(source, [columns], self.identity, bad)
-            return [self.input_example(eid, one.fields) for eid, one in enumerate(read)]
+            for eid, (where, fields) in enumerate(read):
+                yield where, eid, fields, self.unknown_label()
+            return
         rows = []
         wanted = [(*columns, *self.label_columns)]
         for where, row, _ in inputs.whole_rows(source, wanted, bad, len(columns)):
@@ -350,17 +368,10 @@ class TextTask(Task):
                 rows.append((where, row, self.label_of(row)))
             except ValueError as error:
                 bad(where, str(error))
-        # Classes are those of the training file.
-        is_free = split == "train" and self._has_classes and not self.stored
         labels = self.one_spelling(split, [label for *_, label in rows])
-        found = []
         for eid, ((where, row, _), label) in enumerate(zip(rows, labels, strict=True)):
-            if wrong := None if is_free else self.wrong_label(label):
-                bad(where, wrong)
-            else:
-                fields = inputs.text_fields(row, columns, self.identity)
-                found.append(self._example(eid, fields, label))
-        return found
+            fields = inputs.text_fields(row, columns, self.identity)
+            yield where, eid, fields, label
 
     def label_of(self, row: Row) -> Any:
         """The label of a row; ValueError for a cell of another type."""

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from electra_tf.errors import UserError
 from electra_tf.finetune.classification import InputExample, TextTask
-from electra_tf.finetune.inputs import Columns, Source, parquet_name, shown
+from electra_tf.finetune.inputs import Columns, Source, parquet_name, shown, text_fields
 from electra_tf.finetune.task import rounded
 from electra_tf.paths import escape
 from electra_tf.storage.files import atomic_write
@@ -88,18 +88,13 @@ class GlueTask(TextTask):
 
     def examples(self, split: str) -> list[InputExample]:
         """All rows; in training both orders of pairs that have none."""
-        found = []
-        for where, eid, (a, *b), label in self.rows(split):
-            if wrong := self.wrong_label(label):
-                self.bad(split, where, wrong)
-            else:
-                found.append(InputExample(eid, a, b[0] if b else None, label))
+        found = super().examples(split)
         if split == "train" and self.glue.is_unordered and self.config.double_unordered:
             count = len(found)
             found += [InputExample(n + count, b, a, y) for n, a, b, y, _ in found]
         return found
 
-    def rows(self, split: str) -> Iterator[tuple[str, int, list[str], str]]:
+    def rows(self, split: str) -> Iterator[tuple[str, int, dict[str, Any], str]]:
         """(place, example id, texts, label) of each row."""
         path, is_test = self.required(split), split in self.glue.submission
         lines = [*Source.of(path).lines] or [""]
@@ -124,7 +119,7 @@ class GlueTask(TextTask):
                     "\nIn GLUE's test files, and in submissions, they are the same."
                 )
             label = self.unknown_label() if is_test else cells[self.glue.label]
-            yield where, eid, [cells[column] for column in columns], label
+            yield where, eid, text_fields(cells, columns), label
 
     def _check_header(self, path: Path, line: str, is_test: bool) -> None:
         """Refuses a first line that is an example, which would be skipped."""
@@ -217,7 +212,8 @@ class GlueRowsTask(GlueTask):
                 continue
             label = self._label(row.get("label"), names)
             label = self.unknown_label() if is_test else label
-            yield f"{where}: column 'label'", eid, texts, label
+            fields = text_fields(row, columns)
+            yield f"{where}: column 'label'", eid, fields, label
 
     def _label(self, value: Any, names: Sequence[str]) -> str:
         """As GLUE's files have it: its name, or the number of a class or a score."""

@@ -471,7 +471,7 @@ def texts(
         yield Input(where, text_fields(row, columns, identity))
 
 
-def text_fields(row: Row, columns: Columns, identity: Columns) -> dict[str, Any]:
+def text_fields(row: Any, columns: Any, identity: Columns = ()) -> dict[str, Any]:
     """id, text and text_b of a row, as far as it has them."""
     pairs = zip(("text", "text_b"), columns, strict=False)
     return identity_of(row, identity) | {k: str(row[c]) for k, c in pairs}
