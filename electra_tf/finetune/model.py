@@ -56,22 +56,36 @@ def _cross_entropy(labels, logits, smoothing: float = 0.0) -> tf.Tensor:
     return losses
 
 
-class _TextHead(_Head):
-    """Scores of a text, from the state at [CLS]; dropout before them.
+class _ScoringHead(_Head):
+    """A number, or one for each class, for a text or for each word.
 
     Args:
+      label_smoothing: the share of the loss, in training, that all classes share.
+      class_weights: by which the losses of each class's examples are multiplied then.
       has_hidden_layer: with GELU before the scores, as in transformers' heads.
     """
 
-    def __init__(self, hidden_size, num_scores, has_hidden_layer=False, **kwargs):
+    def __init__(
+        self,
+        hidden_size: int,
+        num_labels: int = 1,
+        label_smoothing: float = 0.0,
+        class_weights: list[float] | None = None,
+        has_hidden_layer: bool = False,
+        **kwargs,
+    ):
         super().__init__(hidden_size, **kwargs)
-        self.hidden_layer = None
+        self.num_labels, self.hidden_layer = num_labels, None
+        self.label_smoothing, self.class_weights = label_smoothing, class_weights
         if has_hidden_layer:
             self.hidden_layer = self.dense(hidden_size, hidden_size, "hidden")
-        self.output_layer = self.dense(num_scores, hidden_size, "dense")
+        self.output_layer = self.dense(num_labels, hidden_size, "dense")
 
     def scores(self, hidden: tf.Tensor, seed) -> tf.Tensor:
-        """float32 [B, scores]; `seed` switches dropout on."""
+        """Those of a text, float32 [B, scores], from the state at [CLS].
+
+        `seed` switches dropout on.
+        """
         pooled = dropout(hidden[:, 0], 0.1, seed)
         if self.hidden_layer:
             pooled = gelu(self.hidden_layer(pooled))
@@ -79,19 +93,8 @@ class _TextHead(_Head):
 
 
 @serializable
-class ClassificationHead(_TextHead):
-    """One of `num_labels` classes, from the state at [CLS]; dropout before it.
-
-    Args:
-      label_smoothing: the share of the loss, in training, that all classes share.
-      class_weights: by which the losses of each class's examples are multiplied then.
-    """
-
-    def __init__(
-        self, hidden_size, num_labels, label_smoothing=0.0, class_weights=None, **kwargs
-    ):
-        super().__init__(hidden_size, num_labels, **kwargs)
-        self.label_smoothing, self.class_weights = label_smoothing, class_weights
+class ClassificationHead(_ScoringHead):
+    """One of `num_labels` classes, from the state at [CLS]; dropout before it."""
 
     def call(self, hidden, features: Tensors, training: bool, seed=None) -> Tensors:
         """Needs label_ids, int32 [B]; `seed` switches dropout on."""
@@ -108,7 +111,7 @@ class ClassificationHead(_TextHead):
 
 
 @serializable
-class MultilabelHead(ClassificationHead):
+class MultilabelHead(_ScoringHead):
     """Any number of `num_labels` classes: a sigmoid for each, the loss their mean.
 
     Class weights count where a text has the class.
@@ -125,11 +128,8 @@ class MultilabelHead(ClassificationHead):
 
 
 @serializable
-class RegressionHead(_TextHead):
+class RegressionHead(_ScoringHead):
     """A number, from the state at [CLS]; dropout before it, squared error."""
-
-    def __init__(self, hidden_size: int, **kwargs):
-        super().__init__(hidden_size, 1, **kwargs)
 
     def call(self, hidden, features: Tensors, training: bool, seed=None) -> Tensors:
         """Needs targets, float32 [B]; `seed` switches dropout on."""
@@ -141,13 +141,8 @@ class RegressionHead(_TextHead):
 
 
 @serializable
-class TaggingHead(_Head):
+class TaggingHead(_ScoringHead):
     """A label for each word, from its first wordpiece; the loss sums over words."""
-
-    def __init__(self, hidden_size, num_labels, label_smoothing=0.0, **kwargs):
-        super().__init__(hidden_size, **kwargs)
-        self.num_labels, self.label_smoothing = num_labels, label_smoothing
-        self.output_layer = self.dense(num_labels, hidden_size, "dense")
 
     def call(self, hidden, features: Tensors, training: bool, seed=None) -> Tensors:
         """Needs labeled_positions, labels int32 [B, W] and labels_mask float32."""
@@ -358,10 +353,10 @@ class FinetuningModel(keras.Model):
           training: whether answers' ends are predicted from the right start.
           seed: int32 [2], switches dropout on.
         """
-        encoded = self.electra(
-            *(batch[name] for name in SHARED), seed=fold_in(seed, 0), training=False
-        ).sequence_output
         shared = {name: batch[name] for name in SHARED}
+        encoded = self.electra(
+            *shared.values(), seed=fold_in(seed, 0), training=False
+        ).sequence_output
         outputs = {}
         for number, head in enumerate(self.heads):
             prefix = f"{head.name}:"

@@ -7,6 +7,7 @@ Standard library only: errors in names and data are reported before TensorFlow l
 from __future__ import annotations
 
 import collections
+import functools
 import hashlib
 import inspect
 import json
@@ -105,6 +106,8 @@ class Task(ABC):
         first of its scorer.
       stored: the facts of a model that is not trained further; they take precedence.
       reads: its kind of input, a key of `inputs.FORMS`.
+      read: split -> its `examples`.
+      known_hash: split -> its `data_hash`.
     """
 
     reads = "texts"
@@ -130,29 +133,18 @@ class Task(ABC):
         self.num_cut = 0  # tokens that `featurize` left out
         # preprocessing.FeatureStore by digest, those that this run has made or opened.
         self.stores: dict[str, Any] = {}
-        self._examples: dict[str, list[Any]] = {}
-        self._hashes: dict[str, str] = {}  # of splits, at their first use
+        # Once for each split: they stay the same if a file is changed during a run.
+        self.read = functools.cache(self._read)
+        self.known_hash = functools.cache(self.data_hash)
 
     head: HeadSpec
 
     def check(self) -> None:  # noqa: B027 - optional
         """Raises a UserError for data that no training can use, before any work."""
 
-    def read(self, split: str) -> list[Any]:
-        """The `examples` of a split, which are read from its file once."""
-        if split not in self._examples:
-            self.known_hash(split)
-            self._examples[split] = self.examples(split)
-        return self._examples[split]
-
-    def known_hash(self, split: str) -> str:
-        """The `data_hash` of a split as this run first met it.
-
-        It stays the same if the file is changed while the run works.
-        """
-        if split not in self._hashes:
-            self._hashes[split] = self.data_hash(split)
-        return self._hashes[split]
+    def _read(self, split: str) -> list[Any]:
+        self.known_hash(split)
+        return self.examples(split)
 
     def fingerprint(self, split: str) -> str:
         """A hash of a split's data and of how examples and features are made of them.
