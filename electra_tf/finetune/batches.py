@@ -197,17 +197,14 @@ def head_outputs(
             places = np.arange(start, min(start + window, len(store)))
             places, rows = store.sorted_by_length(places), {}
             parts = [places[k : k + size] for k in range(0, len(places), size)]
-            futures = [pool.submit(compute, part) for part in parts]
             try:
-                for index, future in zip(parts, futures, strict=True):
-                    for name, array in future.result().items():
+                # After a failure `map` cancels the rest.
+                for index, found in zip(parts, pool.map(compute, parts), strict=True):
+                    for name, array in found.items():
                         for place, value in zip(index, array, strict=False):
                             rows.setdefault(place, {})[name] = value
                     done += 1
                     on_batch(done)
             except tf.errors.OpError as error:
                 raise as_user_error(error) or error from error
-            finally:  # After a failure the rest is not computed.
-                for future in futures:
-                    future.cancel()
             yield from (rows[place] for place in sorted(rows))

@@ -14,7 +14,7 @@ import json
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -254,11 +254,9 @@ class Task(ABC):
         return path
 
 
-def without_files(description: Any, files: Collection[str] = FILES) -> Any:
+def without_files(description: Mapping[str, Any]) -> dict[str, Any]:
     """The description of a task without its files, whose contents are hashed."""
-    if not isinstance(description, Mapping):
-        return description
-    return {key: value for key, value in description.items() if key not in files}
+    return {key: value for key, value in description.items() if key not in FILES}
 
 
 class TaskFacts(NamedTuple):
