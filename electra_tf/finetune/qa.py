@@ -47,94 +47,59 @@ Answer = tuple[str, int | None]
 
 
 class Question(NamedTuple):
-    """A question as a file has it.
+    """A question as a file has it; its answers are not read yet."""
 
-    Attributes:
-      id: None where it has none.
-      answers: None where the file has no such field.
-      spans: those to train on, if these are not the answers (MRQA).
-      is_impossible: None where the file has no such field.
-    """
-
-    id: Any
+    where: str
+    context: str
     text: str
-    answers: list[Answer] | None
-    spans: list[Answer] | None
-    is_impossible: bool | None
-
-
-# Place in a file, text, and questions on it.
-Paragraph = tuple[str, str, list[Question]]
+    id: Any  # None where it has none
+    entry: Mapping[str, Any]
 
 
 def questions(source: Source) -> Iterator[Input]:
     """Questions to be answered, one by one."""
-    for where, context, asked in paragraphs(source, refuse, has_answers=False):
-        for one in asked:
-            given = {} if one.id is None else {"id": one.id}
-            yield Input(where, given | {"question": one.text, "context": context})
+    for one in asked(entries(source), refuse):
+        given = {} if one.id is None else {"id": one.id}
+        yield Input(one.where, given | {"question": one.text, "context": one.context})
 
 
-def paragraphs(
-    source: Source, bad: Callable[[str, str], None], has_answers: bool = True
-) -> Iterator[Paragraph]:
-    """All texts with their questions.
+def asked(
+    found: Iterable[tuple[str, Any]], bad: Callable[[str, str], None]
+) -> Iterator[Question]:
+    """All questions on texts.
 
     Args:
+      found: (place, object with a text and questions) for each.
       bad: is called with (where, what is wrong) for questions that cannot be used.
-      has_answers: whether answers are read.
+
+    Raises `UserError` for an object that is in none of the forms, naming its keys.
     """
-    for where, entry in _entries(source):
-        yield paragraph(where, entry, bad, has_answers)
-
-
-def paragraph(
-    where: str, entry: Any, bad: Callable[[str, str], None], has_answers: bool = True
-) -> Paragraph:
-    """A text with its questions, from an object in one of the forms; see `paragraphs`.
-
-    Raises `UserError` for an object that is in none of them, naming its keys.
-    """
-    if not isinstance(entry, Mapping):
-        refuse(where, f"{shown(entry)} is not an object with {_EXPECTED}")
-    qas, context = _field(entry, "qas"), _field(entry, "context")
-    if not isinstance(qas, list) and _field(entry, "question") is not None:
-        qas = [entry]
-    problem = ""
-    if not isinstance(qas, list) or not all(isinstance(x, Mapping) for x in qas):
-        problem = "no list of questions"
-    elif not isinstance(context, str):
-        problem = f"the context is {shown(context)}, not a text"
-    if problem:
-        keys = ", ".join(map(str, entry)) or "none"
-        refuse(where, f"{problem}; keys: {keys}; expected: {_EXPECTED}")
-    found = []
-    for one in qas:
-        try:
-            found.append(_question(one, has_answers))
-        except ValueError as error:
-            bad(where, str(error))
-    return where, context, found
+    for where, entry in found:
+        if not isinstance(entry, Mapping):
+            refuse(where, f"{shown(entry)} is not an object with {_EXPECTED}")
+        qas, context = _field(entry, "qas"), _field(entry, "context")
+        if not isinstance(qas, list) and _field(entry, "question") is not None:
+            qas = [entry]
+        problem = ""
+        if not isinstance(qas, list) or not all(isinstance(x, Mapping) for x in qas):
+            problem = "no list of questions"
+        elif not isinstance(context, str):
+            problem = f"the context is {shown(context)}, not a text"
+        if problem:
+            keys = ", ".join(map(str, entry)) or "none"
+            refuse(where, f"{problem}; keys: {keys}; expected: {_EXPECTED}")
+        for one in qas:
+            text = _field(one, "question")
+            if isinstance(text, str):
+                yield Question(where, context, text, _field(one, "id"), one)
+            else:
+                keys = ", ".join(map(str, one))
+                bad(where, f"the question is {shown(text)}, not a text; keys: {keys}")
 
 
 def _field(entry: Mapping[Any, Any], name: str) -> Any:
     """A value by SQuAD's name of its key; None where there is none."""
     return next((entry[k] for k in _KEYS[name] if entry.get(k) is not None), None)
-
-
-def _question(entry: Mapping[str, Any], has_answers: bool) -> Question:
-    text, name = _field(entry, "question"), _field(entry, "id")
-    if not isinstance(text, str):
-        keys = ", ".join(map(str, entry))
-        raise ValueError(f"the question is {shown(text)}, not a text; keys: {keys}")
-    if not has_answers:
-        return Question(name, text, None, None, None)
-    try:
-        spans = _spans(entry.get("detected_answers"))
-        impossible = _truth(entry.get("is_impossible"))
-        return Question(name, text, _answers(entry), spans, impossible)
-    except ValueError as error:
-        raise ValueError(f"{error}, of the question {shown(text)}") from None
 
 
 def _answers(entry: Mapping[str, Any]) -> list[Answer] | None:
@@ -190,7 +155,7 @@ def _truth(value: Any) -> bool | None:
     return found
 
 
-def _entries(source: Source) -> Iterator[tuple[str, Any]]:
+def entries(source: Source) -> Iterator[tuple[str, Any]]:
     """(place, object with a context) for each."""
     if source.form != "json":
         has_header = source.form in ("tsv", "csv", "parquet")
@@ -343,71 +308,73 @@ class QATask(Task):
         paths = [folder / name for name in names]
         return next((path for path in paths if path.is_file()), paths[0])
 
-    def paragraphs(self, split: str) -> Iterator[Paragraph]:
-        """All texts with their questions."""
-        bad = functools.partial(self.bad, split)
-        return paragraphs(self.source(split), bad)
+    def entries(self, split: str) -> Iterator[tuple[str, Any]]:
+        """(place, object with a text and questions) for each."""
+        return entries(self.source(split))
 
     def examples(self, split: str) -> list[QAExample]:
         """All questions; in training only those whose answer is found in the text."""
         found: list[QAExample] = []
         seen: set[str] = set()
-        for where, context, questions in self.paragraphs(split):
-            words, owners = _words_of(context)
-            for question in questions:
-                eid = len(found)
-                name = str(eid if question.id is None else question.id)
-                # An answer is known by its question's id alone.
-                if split != "train" and name in seen:
-                    raise UserError(
-                        f"{where}: the question id {shown(name)} is there twice.\n"
-                        "Give each question an id of its own."
-                    )
-                seen.add(name)
-                if question.id is None:
-                    self.remark(split, "questions without an id are known by number")
-                base = QAExample(eid, name, question.text, words, context=context)
-                try:
-                    found.append(self._answered(base, question, owners, split))
-                except ValueError as error:
-                    self.bad(split, where, f"{error}, of the question {name!r}")
+        bad = functools.partial(self.bad, split)
+        for question in asked(self.entries(split), bad):
+            words, owners = _words_of(question.context)
+            name = str(len(found) if question.id is None else question.id)
+            # An answer is known by its question's id alone.
+            if split != "train" and name in seen:
+                raise UserError(
+                    f"{question.where}: the question id {shown(name)} is there twice.\n"
+                    "Give each question an id of its own."
+                )
+            seen.add(name)
+            if question.id is None:
+                self.remark(split, "questions without an id are known by number")
+            base = QAExample(
+                len(found), name, question.text, words, context=question.context
+            )
+            try:
+                found.append(self._answered(base, question.entry, owners, split))
+            except ValueError as error:
+                which = f"{name!r}, {shown(question.text)}"
+                bad(question.where, f"{error}, of the question {which}")
         return found
 
     def _answered(
-        self, base: QAExample, question: Question, owners: list[int], split: str
+        self, base: QAExample, entry: Mapping[str, Any], owners: list[int], split: str
     ) -> QAExample:
         """An example with the answers that its split needs.
 
         Raises ValueError for a question that cannot be used.
         """
-        texts = (text for text, _ in question.answers or ())
+        spans, answers = _spans(entry.get("detected_answers")), _answers(entry)
+        is_impossible = _truth(entry.get("is_impossible"))
+        texts = (text for text, _ in answers or ())
         right = tuple(text for text in texts if text.strip() or not self.is_v2)
         is_some = bool("".join(right).strip())
-        if question.is_impossible and is_some:
+        if is_impossible and is_some:
             raise ValueError("is_impossible is true, but there are answers")
+        if split == "train" and self.is_v2 and not right:
+            if answers is None and not is_impossible:
+                raise ValueError("it has neither answers nor a true is_impossible")
+            if is_impossible is False:
+                raise ValueError("is_impossible is false, but the answers are empty")
+            if answers:
+                self.remark("train", "empty answers are read as: there is none")
+            return base._replace(is_impossible=True)
         if split == "train":
-            return self._with_answer(base, question, owners, bool(right))
+            return self._with_answer(base, answers if spans is None else spans, owners)
         if split != "dev":
             return base
-        if question.answers is None and not (self.is_v2 and question.is_impossible):
+        if answers is None and not (self.is_v2 and is_impossible):
             raise ValueError("it has no answers to compare with")
         if not (is_some or self.is_v2):
             self.remark(split, _NO_ANSWER)
         return base._replace(answers=right)
 
     def _with_answer(
-        self, base: QAExample, question: Question, owners: list[int], has_answer: bool
+        self, base: QAExample, answers: list[Answer] | None, owners: list[int]
     ) -> QAExample:
-        """An example with its first answer, or without any."""
-        answers = question.answers if question.spans is None else question.spans
-        if self.is_v2 and not has_answer:
-            if question.answers is None and not question.is_impossible:
-                raise ValueError("it has neither answers nor a true is_impossible")
-            if question.is_impossible is False:
-                raise ValueError("is_impossible is false, but the answers are empty")
-            if answers:
-                self.remark("train", "empty answers are read as: there is none")
-            return base._replace(is_impossible=True)
+        """An example with the first of the answers to train on."""
         if not answers:
             hint = "" if self.is_v2 else "; has_impossible of the task allows it"
             raise ValueError(f"the answer is missing{hint}")

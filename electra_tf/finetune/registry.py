@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import functools
 import importlib
 import math
 import re
@@ -320,14 +319,12 @@ class TfdsGlueTask(_Prepared, glue.GlueRowsTask):
 class TfdsQATask(_Prepared, qa.QATask):
     """SQuAD 1.1 or 2.0."""
 
-    def paragraphs(self, split: str):
-        """All texts with their questions."""
+    def entries(self, split: str):
+        """(place, object with a text and questions) for each."""
         where, _, rows = self.prepared(split)
         found: dict[str, list[dict[str, Any]]] = {}
         for row in rows:
             found.setdefault(row["context"], []).append(row)
-        bad = functools.partial(self.bad, split)
         for context, questions in found.items():
-            entry = {"context": context, "qas": questions}
             place = f"{where}, question {questions[0]['id']}"
-            yield qa.paragraph(place, entry, bad)
+            yield place, {"context": context, "qas": questions}
