@@ -56,7 +56,7 @@ def say_once(text: str) -> None:
 
 
 class Source(NamedTuple):
-    """Lines to read, and their format.
+    """Lines to read, and their format; a .json file is read as a whole, by its name.
 
     Attributes:
       name: of the file, for messages.
@@ -79,7 +79,7 @@ class Source(NamedTuple):
     def of(cls, path: Path) -> Source:
         """A file of a data set, opened when its lines are asked for."""
         form = form_of(path)
-        return cls(str(path), form, _content(path, form))
+        return cls(str(path), form, _lines(path))
 
     @classmethod
     def of_objects(cls, objects: Iterable[Mapping[str, Any]]) -> Source:
@@ -115,7 +115,7 @@ def open_source(path: str | None, form: str | None, kind: str) -> Source:
     Raises `UserError` as `input_form` does.
     """
     found = input_form(path, form, kind)
-    return Source(path or corpus.STANDARD_INPUT, found, _content(path, found))
+    return Source(path or corpus.STANDARD_INPUT, found, _lines(path))
 
 
 def input_form(path: str | None, form: str | None, kind: str) -> str:
@@ -153,24 +153,12 @@ def open_part(part: Unit, skipped: int) -> Source:
     """
     path, form = part.path, part.kind
     if form == "json" or Path(path).suffix.lower() in COMPRESSED:
-        return Source(path, form, _content(path, form))  # such a file is one part
+        return Source(path, form, _lines(path))  # such a file is one part
     lines = _lines(path, part.start, part.end)
     if part.start and form == "tsv":
         lines = itertools.chain(itertools.islice(_lines(path), 1), lines)
         return Source(path, form, lines, skipped - 1, is_quoted=False)
     return Source(path, form, lines, skipped if part.start else 0)
-
-
-def _content(path: str | Path | None, form: str) -> Iterator[Any]:
-    """The lines of a file or of standard input (None); of JSON the bytes of the whole.
-
-    Raises `UserError` for something else than text in UTF-8.
-    """
-    if form != "json":
-        yield from _lines(path)
-        return
-    with corpus.open_decompressed(path) as stream:
-        yield stream.read()
 
 
 def _lines(
@@ -379,7 +367,9 @@ def _objects(name: str, lines: Iterator[str], skipped: int) -> Placed:
 
 def read_json(source: Source) -> Any:
     """The content of a .json file; of JSON Lines with that ending, a list."""
-    [data] = source.lines
+    path = None if source.name == corpus.STANDARD_INPUT else source.name
+    with corpus.open_decompressed(path) as stream:
+        data = stream.read()
     try:
         return json.loads(data, parse_constant=_missing)
     except JSON_ERRORS as error:
