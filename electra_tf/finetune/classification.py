@@ -11,7 +11,7 @@ import functools
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -139,11 +139,9 @@ class TextTask(Task):
         """Where texts may be in a table: the first of these that are there."""
         return columns_of(self.description, self.usual_columns, self.num_texts)
 
-    def read_inputs(
-        self, source: Source, bad: Callable[[str, str], None] = inputs.refuse
-    ) -> Iterator[Input]:
+    def read_inputs(self, source: Source) -> Iterator[Input]:
         """Texts in columns."""
-        return inputs.texts(source, self.columns, self.identity, bad)
+        return inputs.texts(source, self.columns, self.identity)
 
     def input_example(
         self, number: int, fields: dict[str, Any], label: Any = None
@@ -354,24 +352,20 @@ class TextTask(Task):
         Spaces around labels do not count.
         """
         bad, [columns, *_] = functools.partial(self.bad, split), self.columns
-        source = self.source(split)
-        if split == "test":
-            # In the described columns alone: those of other files are looked for.
-            read = inputs.texts(source, [columns], self.identity, bad)
-            for eid, (where, fields) in enumerate(read):
-                yield where, eid, fields, self.unknown_label()
-            return
-        rows = []
-        wanted = [(*columns, *self.label_columns)]
-        for where, row, _ in inputs.whole_rows(source, wanted, bad, len(columns)):
+        rows, is_test = [], split == "test"
+        # In the described columns alone: those of other files are looked for.
+        wanted = columns if is_test else (*columns, *self.label_columns)
+        found = inputs.whole_rows(self.source(split), [wanted], bad, len(columns))
+        for where, row, _ in found:
             try:
-                rows.append((where, row, self.label_of(row)))
+                label = self.unknown_label() if is_test else self.label_of(row)
+                rows.append((where, row, label))
             except ValueError as error:
                 bad(where, str(error))
-        labels = self.one_spelling(split, [label for *_, label in rows])
+        labels = [label for *_, label in rows]
+        labels = labels if is_test else self.one_spelling(split, labels)
         for eid, ((where, row, _), label) in enumerate(zip(rows, labels, strict=True)):
-            fields = inputs.text_fields(row, columns, self.identity)
-            yield where, eid, fields, label
+            yield where, eid, inputs.text_fields(row, columns, self.identity), label
 
     def label_of(self, row: Row) -> Any:
         """The label of a row; ValueError for a cell of another type."""

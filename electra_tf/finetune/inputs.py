@@ -447,17 +447,14 @@ def more_columns(row: Row) -> str:
 
 
 def texts(
-    source: Source,
-    choices: Choices,
-    identity: Columns = ("id",),
-    bad: Callable[[str, str], None] | None = None,
+    source: Source, choices: Choices, identity: Columns = ("id",)
 ) -> Iterator[Input]:
     """Texts, or pairs of them, in the first columns of `choices` that are there.
 
     Args:
       identity: possible names of the column of the user's own ids.
     """
-    for where, row, columns in whole_rows(source, choices, bad or refuse, 2):
+    for where, row, columns in whole_rows(source, choices, refuse, 2):
         yield Input(where, text_fields(row, columns, identity))
 
 
