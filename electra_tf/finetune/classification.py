@@ -98,6 +98,11 @@ class RegressionScorer(Scorer):
 METRICS = ("accuracy", "mcc", "f1")
 
 
+def _classes(label: str | tuple[str, ...]) -> tuple[str, ...]:
+    """The classes that a label names."""
+    return label if isinstance(label, tuple) else (label,)
+
+
 class TextTask(Task):
     """One or two texts, and a class or a number between `lowest` and `highest`.
 
@@ -128,11 +133,7 @@ class TextTask(Task):
         if self.stored:
             return self.stored.labels
         examples = self.read("train") if self._has_classes else ()
-        return tuple(sorted({x for e in examples for x in self.names_in(e.label)}))
-
-    def names_in(self, label: Any) -> Sequence[str]:
-        """The classes that the label of an example names."""
-        return (label,)
+        return tuple(sorted({x for e in examples for x in _classes(e.label)}))
 
     @property
     def columns(self) -> list[Columns]:
@@ -202,7 +203,7 @@ class TextTask(Task):
         the class.
         """
         examples, labels = self.read("train"), self.labels
-        named = (name for e in examples for name in self.names_in(e.label))
+        named = (name for e in examples for name in _classes(e.label))
         counts, total = collections.Counter(named), len(examples)
         if missing := next((label for label in labels if not counts[label]), None):
             raise UserError(
@@ -518,10 +519,6 @@ class MultilabelTask(TextTask):
     def head(self) -> HeadSpec:
         """One output per class."""
         return HeadSpec("multilabel", len(self.labels), self.class_weights)
-
-    def names_in(self, label: tuple[str, ...]) -> tuple[str, ...]:
-        """The classes that the label of an example names."""
-        return label
 
     def feature_specs(self) -> tuple[FeatureSpec, ...]:
         """label_flags and eid."""

@@ -96,9 +96,7 @@ class Input(NamedTuple):
 
 def form_of(path: str | Path) -> str:
     """The format of a file by the ending of its name, without that of a compression."""
-    path = Path(str(path).lower())
-    path = path.with_suffix("") if path.suffix in COMPRESSED else path
-    return path.suffix.removeprefix(".")
+    return corpus.ending_of(str(path)).removeprefix(".")
 
 
 def parquet_name(split: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import itertools
 import math
 import re
 import string
@@ -273,18 +274,14 @@ def best_threshold(
     has_answer: Mapping[str, bool],
 ) -> tuple[float, float]:
     """The best score that a threshold on the null odds can give, and the threshold."""
-    current = best = float(sum(not has for has in has_answer.values()))
-    at = 0.0
-    for question in sorted(null_odds, key=null_odds.get):
-        if question not in scores:
-            continue
-        if has_answer[question]:
-            current += scores[question]
-        elif predictions[question]:
-            current -= 1
-        if current > best:
-            best, at = current, null_odds[question]
-    return 100.0 * best / max(len(scores), 1), float(at)
+    none = float(sum(not has for has in has_answer.values()))
+    order = [q for q in sorted(null_odds, key=null_odds.get) if q in scores]
+    wrong = {q: -float(bool(predictions[q])) for q in order}
+    gains = (scores[q] if has_answer[q] else wrong[q] for q in order)
+    totals = [*itertools.accumulate(gains, initial=none)]
+    best = max(totals)
+    thresholds = [0.0, *(null_odds[q] for q in order)]
+    return 100.0 * best / max(len(scores), 1), float(thresholds[totals.index(best)])
 
 
 WINDOWS_PER_EXAMPLE = 1000
