@@ -181,7 +181,7 @@ class Results:
         name = f"{self.json_path.stem}.trial_{result.trial}.json"
         own = self.json_path.with_name(name)
         if self.only is not None or own.exists():
-            content = {"settings": self.settings, "trials": [result._asdict()]}
+            content = {"settings": self.settings, "trials": [result]}
             self._write_json(own, content)
         if self.only is None:
             self.write()
@@ -190,11 +190,8 @@ class Results:
         """Writes both files."""
         content = {
             "settings": self.settings,
-            "trials": [r._asdict() for _, r in sorted(self.trials.items())],
-            "statistics": {
-                name: {metric: value._asdict() for metric, value in metrics.items()}
-                for name, metrics in self.statistics().items()
-            },
+            "trials": [result for _, result in sorted(self.trials.items())],
+            "statistics": self.statistics(),
         }
         self._write_json(self.json_path, content)
         atomic_write(self.txt_path, self.text())
@@ -253,7 +250,8 @@ class Results:
 
 
 def finite(value: Any) -> Any:
-    """As JSON can hold it: null for a number that is not finite."""
+    """As JSON has it: null for a number that is not finite, objects of named tuples."""
+    value = value._asdict() if hasattr(value, "_asdict") else value
     if isinstance(value, dict):
         return {key: finite(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):

@@ -378,11 +378,7 @@ def run_sweep(config: FinetuningConfig, vocab: Vocabulary, console: Console) -> 
                 for metric, value in metrics.items():
                     scores.setdefault(f"{name}: {metric}", {})[step] = value
     path = path.with_name(f"{','.join(config.task_names)}_sweep.json")
-    content = {
-        name: {str(step): value._asdict() for step, value in by_step.items()}
-        for name, by_step in scores.items()
-    }
-    atomic_write(path, json.dumps(files.finite(content), indent=2) + "\n")
+    atomic_write(path, json.dumps(files.finite(scores), indent=2) + "\n")
     picture = path.with_suffix(".png")
     files.draw_sweep(scores, picture, f"Sweep of {config.model_name}")
     remote.put_folder(path.parent)
