@@ -8,6 +8,7 @@ forms of questions are many.
 
 from __future__ import annotations
 
+import bisect
 import functools
 import itertools
 import json
@@ -205,23 +206,28 @@ class QAExample(NamedTuple):
     eid: int
     question_id: str
     question: str
+    context: str
     words: list[str]
+    starts: list[int]  # the first character of each word
     start: int | None = None  # the answer's first word; None without an answer
     end: int | None = None
     answer: str = ""
     is_impossible: bool = False
-    context: str = ""
     first: int = 0  # the answer's first character in the context
     answers: tuple[str, ...] = ()  # all right ones, to score by
+
+    def word_at(self, place: int) -> int:
+        """The number of the word that a character is in or follows."""
+        return bisect.bisect_right(self.starts, place) - 1
 
 
 class _Document(NamedTuple):
     """A context in tokens."""
 
     words: list[str]
+    starts: list[int]  # the first character of each word
     tokens: np.ndarray
     splits: np.ndarray  # where each word's tokens begin, and an end
-    starts: list[int]  # the first character of each word
     offsets: dict[int, list[tuple[int, int]]]  # of a word's tokens, where looked up
 
     def word_of(self, token: int) -> int:
@@ -249,11 +255,9 @@ def check_window(config: FinetuningConfig) -> None:
 
 
 def split_words(text: str) -> tuple[list[str], list[int]]:
-    """The words of a text, and for each character the word it is in or follows."""
+    """The words of a text, and the first character of each."""
     words = [*re.finditer(f"[^{_WHITE_SPACE}]+", text)]
-    starts = [word.start() for word in words]
-    owners = np.searchsorted(starts, range(len(text)), side="right") - 1
-    return [word[0] for word in words], owners.tolist()
+    return [word[0] for word in words], [word.start() for word in words]
 
 
 def _meant(context: str, start: int) -> set[int]:
@@ -318,7 +322,7 @@ class QATask(Task):
         seen: set[str] = set()
         bad = functools.partial(self.bad, split)
         for question in asked(self.entries(split), bad):
-            words, owners = _words_of(question.context)
+            context = question.context
             name = str(len(found) if question.id is None else question.id)
             # An answer is known by its question's id alone.
             if split != "train" and name in seen:
@@ -329,18 +333,17 @@ class QATask(Task):
             seen.add(name)
             if question.id is None:
                 self.remark(split, "questions without an id are known by number")
-            base = QAExample(
-                len(found), name, question.text, words, context=question.context
-            )
+            texts = question.text, context, *_words_of(context)
+            base = QAExample(len(found), name, *texts)
             try:
-                found.append(self._answered(base, question.entry, owners, split))
+                found.append(self._answered(base, question.entry, split))
             except ValueError as error:
                 which = f"{name!r}, {shown(question.text)}"
                 bad(question.where, f"{error}, of the question {which}")
         return found
 
     def _answered(
-        self, base: QAExample, entry: Mapping[str, Any], owners: list[int], split: str
+        self, base: QAExample, entry: Mapping[str, Any], split: str
     ) -> QAExample:
         """An example with the answers that its split needs.
 
@@ -362,7 +365,7 @@ class QATask(Task):
                 self.remark("train", "empty answers are read as: there is none")
             return base._replace(is_impossible=True)
         if split == "train":
-            return self._with_answer(base, answers if spans is None else spans, owners)
+            return self._with_answer(base, answers if spans is None else spans)
         if split != "dev":
             return base
         if answers is None and not (self.is_v2 and is_impossible):
@@ -371,31 +374,27 @@ class QATask(Task):
             self.remark(split, _NO_ANSWER)
         return base._replace(answers=right)
 
-    def _with_answer(
-        self, base: QAExample, answers: list[Answer] | None, owners: list[int]
-    ) -> QAExample:
+    def _with_answer(self, base: QAExample, answers: list[Answer] | None) -> QAExample:
         """An example with the first of the answers to train on."""
         if not answers:
             hint = "" if self.is_v2 else "; has_impossible of the task allows it"
             raise ValueError(f"the answer is missing{hint}")
         text, start = answers[0]
-        first = self._place(base, text, start, owners)
+        first = self._place(base, text, start)
         if first is None:
             at = base.context[max(start or 0, 0) :][:40]
             raise ValueError(
                 f"the answer {text[:40]!r} is empty, reaches beyond its context or is "
                 f"not at its answer_start {start}, where {at!r} stands"
             )
-        end = owners[min(first + len(text), len(owners)) - 1]
-        found = base._replace(start=owners[first], end=end, answer=text, first=first)
-        touched = " ".join(base.words[found.start : end + 1])
+        begin = base.word_at(first)
+        end = base.word_at(min(first + len(text), len(base.context)) - 1)
+        touched = " ".join(base.words[begin : end + 1])
         if self.answer_text == "original" and touched.count(text) > 1:
             self.remark("train", _REPEATED)
-        return found
+        return base._replace(start=begin, end=end, answer=text, first=first)
 
-    def _place(
-        self, example: QAExample, text: str, start: int | None, owners: list[int]
-    ) -> int | None:
+    def _place(self, example: QAExample, text: str, start: int | None) -> int | None:
         """Where an answer stands in its context; None: it does not.
 
         At its answer_start unchanged, else a few characters beside it, else there as
@@ -425,9 +424,10 @@ class QATask(Task):
             self.remark("train", "answers were found beside their answer_start")
             return nearest[0]
         end = start + len(text)
-        if end > len(owners):
+        if end > len(context):
             return None
-        words = " ".join(example.words[owners[start] : owners[end - 1] + 1])
+        begin, last = example.word_at(start), example.word_at(end - 1)
+        words = " ".join(example.words[begin : last + 1])
         cuts = (context[start : end + more] for more in range(_NEAR + 1))
         return start if self._is_same(text, words, cuts) else None
 
@@ -478,11 +478,7 @@ class QATask(Task):
         words = example.words
         if self._last is None or self._last.words is not words:
             tokens, splits = self.tokenizer.tokenize_lines(words)
-            starts, at = [], 0
-            for word in words:
-                starts.append(example.context.index(word, at))
-                at = starts[-1] + len(word)
-            self._last = _Document(words, tokens, splits, starts, {})
+            self._last = _Document(words, example.starts, tokens, splits, {})
         return self._last
 
     def _answer_tokens(self, example, document) -> tuple[int, int] | None:
@@ -549,9 +545,8 @@ class QATask(Task):
 
     def input_example(self, number: int, fields: dict[str, Any]) -> QAExample:
         """Without answers."""
-        words, _ = _words_of(fields["context"])
-        name, question = str(fields.get("id", number)), fields["question"]
-        return QAExample(number, name, question, words, context=fields["context"])
+        name, context = str(fields.get("id", number)), fields["context"]
+        return QAExample(number, name, fields["question"], context, *_words_of(context))
 
     def prediction(self, example, rows: list[dict[str, Any]]) -> dict[str, Any]:
         """The answer as it stands in the text, and where, by characters."""
