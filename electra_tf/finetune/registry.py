@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
+import json
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -22,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import absl.logging
-import numpy as np
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
@@ -278,8 +278,9 @@ class _Prepared:
         builder, name = self._split(split)
         options = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
         rows = builder.as_dataset(name, shuffle_files=False, read_config=options)
+        text = json.dumps([*rows.as_numpy_iterator()], default=_plain)
         where = f"{builder.info.full_name}, {name}"
-        return where, builder.info.features, [*map(_plain, rows.as_numpy_iterator())]
+        return where, builder.info.features, json.loads(text)
 
     def is_there(self, split: str) -> bool:
         """Whether a split is prepared."""
@@ -295,13 +296,8 @@ class _Prepared:
 
 
 def _plain(value: Any) -> Any:
-    """Python's values for NumPy's, and text for bytes."""
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    value = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
-    if isinstance(value, list):
-        return [*map(_plain, value)]
-    return value.decode("utf-8") if isinstance(value, bytes) else value
+    """Text for bytes, and lists and numbers for NumPy's."""
+    return value.decode() if isinstance(value, bytes) else value.tolist()
 
 
 class TfdsGlueTask(_Prepared, glue.GlueRowsTask):
