@@ -12,7 +12,6 @@ import tensorflow as tf
 from electra_tf.errors import UserError
 from electra_tf.export.task_signatures import windows_on
 from electra_tf.finetune import qa
-from electra_tf.finetune.qa_answers import WINDOWS_PER_EXAMPLE
 from electra_tf.text import tokenization, vocabulary
 from tests.helpers.own_task import own_tasks
 
@@ -85,7 +84,7 @@ def test_submission_applies_the_threshold(tmp_path):
     task = task_on(tmp_path, **files, has_impossible=True, qa_na_threshold=-3.0)
     scorer = answered(task, "test", [(1, 1), (5, 6), (1, 1)])
     for number, odds in enumerate((-3.1, -3.0, -2.9)):
-        scorer._outputs[WINDOWS_PER_EXAMPLE * number]["answerable_logit"] = odds
+        scorer.rows[number]["answerable_logit"] = odds
     paths = task.write_predictions("test", scorer, str(tmp_path / "out"))
     files = {p.rpartition("_test_")[2]: p for p in paths}
     preds, odds, given = (
