@@ -181,11 +181,16 @@ def _make_task(
 def _from_module(name: str) -> type[Task]:
     module, _, attribute = name.partition(":")
     try:
-        return getattr(importlib.import_module(module), attribute)
+        found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise UserError(
             f"cannot load the task {name}: {error}.\nIts folder must be on PYTHONPATH."
         ) from None
+    if not (isinstance(found, type) and issubclass(found, Task)):
+        raise UserError(
+            f"{name} is not a class derived from one of electra_tf.finetune."
+        )
+    return found
 
 
 def make_own_task(name: str, config, tokenizer) -> Task:
