@@ -159,9 +159,8 @@ def _truth(value: Any) -> bool | None:
 def entries(source: Source) -> Iterator[tuple[str, Any]]:
     """(place, object with a context) for each."""
     if source.form != "json":
-        has_header = source.form in ("tsv", "csv", "parquet")
         pairs = itertools.product(_KEYS["question"], _KEYS["context"])
-        for where, row in inputs.records(source, [*pairs] if has_header else ()):
+        for where, row in inputs.records(source, [*pairs]):
             if None in row:
                 refuse(where, inputs.more_columns(row))
             # MRQA's first line has a header and nothing else.

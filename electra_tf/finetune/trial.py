@@ -99,18 +99,15 @@ def run_trial(
     if done:
         check_trained_for(place, run.tasks)
     keras.backend.clear_session()
-    if done:
-        model, _ = _load(run, trial, None)
-        result = done
-    elif config.do_train:
+    steps, seconds, origin = 0, 0.0, None
+    if config.do_train and not done:
         with Lock(place) as lock, RunFolder(place, lock, keep=1, log=log) as folder:
             model, steps, seconds = _train(run, trial, lock, folder)
-        times = {"train": round(seconds, 1)}
-        result = files.TrialResult(trial, seed, {}, [], steps, times, {})
     else:
-        model, origin = _load(run, trial, run.source)
-        times = {"train": 0.0}
-        result = files.TrialResult(trial, seed, {}, [], 0, times, {}, weights=origin)
+        model, origin = _load(run, trial, None if done else run.source)
+    times = {"train": round(seconds, 1)}
+    new = files.TrialResult(trial, seed, {}, [], steps, times, {}, weights=origin)
+    result = done or new
     if config.do_eval and not done:
         _evaluate(run, model, result)
     if _wants_test_outputs(config, trial):
