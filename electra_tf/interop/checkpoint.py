@@ -25,7 +25,7 @@ import numpy as np
 from electra_tf import startup
 from electra_tf.config import objectives
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.config.hparams import IDENTITY
+from electra_tf.config.hparams import IDENTITY, names_in_roles
 from electra_tf.config.model import SIZES, ModelConfig, model_config
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import silent
@@ -58,17 +58,13 @@ _IGNORED = {
 }
 _FEW_CAPITALS = 0.01  # of the tokens; uncased vocabularies have none
 _WEIGHTS = (".safetensors", ".h5")  # files of weights in directories
-# The encoder's fields. The last two leave no trace in its weights.
-SHAPE = (
-    "hidden_size",
-    "num_hidden_layers",
-    "intermediate_size",
-    "embedding_size",
-    "max_position_embeddings",
-    "type_vocab_size",
-    "num_attention_heads",
-    "hidden_act",
-)
+OF_IDENTITY = {
+    *names_in_roles(PretrainingConfig, IDENTITY),
+    *names_in_roles(ModelConfig, IDENTITY),
+}
+# The encoder's fields. Heads and activation leave no trace in its weights.
+SHAPE = ["embedding_size", *names_in_roles(ModelConfig, IDENTITY)]
+SHAPE.remove("vocab_size")
 _OVERRIDES = "model_hparam_overrides"
 WORDS = f"{objectives.ENCODER}/embeddings/word_embeddings"
 # The generator's sizes are fractions of these.
@@ -77,12 +73,6 @@ _FRACTIONS = {
     "generator_layers": "num_hidden_layers",
 }
 _OF_ENCODER = {f.name for f in dataclasses.fields(ModelConfig)} - {"vocab_size"}
-OF_IDENTITY = {
-    field.name
-    for cls in (PretrainingConfig, ModelConfig)
-    for field in dataclasses.fields(cls)
-    if field.metadata["role"] is IDENTITY
-}
 # Of a run: it has the settings of its last phase, and no data. The vocabulary decides
 # its own size.
 _NOT_OF_WEIGHTS = {"model_size", "phases", "sampling_alpha", "vocab_size"}

@@ -7,7 +7,6 @@ weights a checkpoint has `global_step` and two Adam slots per weight.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
@@ -17,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from electra_tf.config.hparams import PLACE
+from electra_tf.config.hparams import PLACE, names_in_roles
 from electra_tf.config.objectives import GENERATORS, OBJECTIVES
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import silent
@@ -31,11 +30,7 @@ from electra_tf.text.vocabulary import read_settings, write_settings, write_toke
 
 HPARAMS, VOCABULARY = "hparams.json", "vocab.txt"
 FORMAT = "tf1"
-_PLACES = {
-    field.name
-    for field in dataclasses.fields(PretrainingConfig)
-    if field.metadata["role"] is PLACE
-}
+_PLACES = names_in_roles(PretrainingConfig, PLACE)
 # Tensors of runs alone, not of the original (mixed precision).
 OURS = re.compile(r"loss_scale(/good_steps)?$")
 # Tensors of other programs' optimizers and loss scalers.
