@@ -184,7 +184,8 @@ def our_functions(side: str, stored, peer: Path, directory: Path) -> dict:
     precision = "float32" if is_compiled else side
     source = saved_model.source_of(stored, precision, is_compiled)
     for what in ("encoder",) if is_compiled else FLAGS.what:
-        saved_model.write_part(source, what, directory)
+        made = {what: saved_model.WHAT[what](source)}
+        saved_model.write_saved_models(made, source, directory)
     multiple = MULTIPLE if is_compiled else 1
     loaded = {p.name: tf.saved_model.load(str(p / "1")) for p in directory.iterdir()}
 

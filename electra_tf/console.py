@@ -9,11 +9,12 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TextIO
 
 from electra_tf.paths import shown
 
+Log = Callable[[str], None]  # takes a line
 # Longest time between progress lines without a terminal.
 _QUIET_SECONDS = 60.0
 _TICK_SECONDS = 10.0

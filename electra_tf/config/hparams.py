@@ -92,13 +92,15 @@ def in_another_role(cls: type, name: str, role: Role) -> Any:
     return dataclasses.field(default=field.default, metadata=metadata)
 
 
+def names_in_roles(hparams: Any, *roles: Role) -> list[str]:
+    """The hparams of a dataclass, or of an instance, that have one of the roles."""
+    fields = dataclasses.fields(hparams)
+    return [field.name for field in fields if field.metadata["role"] in roles]
+
+
 def values_in_roles(hparams: Any, *roles: Role) -> dict[str, Any]:
     """The hparams of a dataclass instance that have one of the roles: name -> value."""
-    return {
-        field.name: getattr(hparams, field.name)
-        for field in dataclasses.fields(hparams)
-        if field.metadata["role"] in roles
-    }
+    return {name: getattr(hparams, name) for name in names_in_roles(hparams, *roles)}
 
 
 def idle_fields(

@@ -102,7 +102,8 @@ def export_hub(request: ExportRequest) -> str:
     from electra_tf.export import saved_model
 
     found = request.find_model()
-    source = saved_model.source_of(request.read_model(found))
+    stored = found.read(request.vocab_file, request.hparams)
+    source = saved_model.source_of(stored)
     facts = facts_of(source, found.run)
     with atomic_folder(request.output_dir) as folder:
         differences = {}

@@ -67,7 +67,7 @@ def convert(network: ConcreteFunction, source: ExportedModel, precision: str) ->
 
 def measure(
     model: bytes, network, source: ExportedModel, precision: str
-) -> list[verification.Result]:
+) -> verification.Result:
     """How far a converted model is from the network, at the tokens of fixed texts.
 
     Raises `UserError` (65) beyond the tolerance.
@@ -75,24 +75,17 @@ def measure(
     with _quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # tf.lite is deprecated.
         runner = _interpreter()(model_content=model).get_signature_runner()
-    gaps: dict[str, float] = {}
+    [name], gaps = network.structured_outputs, []
     packed = python_pack(source, PROBES, source.max_seq_length)
-    for rows in zip(*packed, strict=True):
-        inputs = dict(zip(NAMES, (row[None] for row in rows), strict=True))
-        expected = network(**{k: tf.constant(v) for k, v in inputs.items()})
-        found = runner(**inputs)
-        for name, ours in expected.items():
-            gap = verification.difference(
-                ours, found[name], inputs["input_mask"], relative=True
-            )
-            gaps[name] = max(gap, gaps.get(name, 0.0))
-    tolerance = TOLERANCE[precision]
-    results = [
-        verification.Result(name, f"LiteRT, {precision}", gap, tolerance)
-        for name, gap in gaps.items()
-    ]
-    verification.require(results)
-    return results
+    for row in zip(*packed, strict=True):
+        inputs = {key: x[None] for key, x in zip(NAMES, row, strict=True)}
+        expected = network(**{k: tf.constant(v) for k, v in inputs.items()})[name]
+        found, mask = runner(**inputs)[name], inputs["input_mask"]
+        gaps.append(verification.difference(expected, found, mask, relative=True))
+    reader, tolerance = f"LiteRT, {precision}", TOLERANCE[precision]
+    result = verification.Result(name, reader, max(gaps), tolerance)
+    verification.require([result])
+    return result
 
 
 def _interpreter() -> type:
@@ -113,7 +106,7 @@ def export_litert(request: ExportRequest) -> str:
         for what in kinds:
             network = network_of(source, what)
             model = convert(network, source, request.precision)
-            results += measure(model, network, source, request.precision)
+            results.append(measure(model, network, source, request.precision))
             (folder / f"{what}.tflite").write_bytes(model)
         vocab = write_tokens(folder / "vocab.txt", stored.vocab.tokens)
         write_settings(vocab, stored.tokenizer_config)

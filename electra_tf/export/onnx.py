@@ -34,7 +34,6 @@ from electra_tf.model.transformer_layer import LAYER_NORM_EPSILON
 from electra_tf.storage.atomic_folder import atomic_folder, require_room
 from electra_tf.text.vocabulary import write_settings, write_tokens
 
-WHAT = ("encoder", "detector", "generator", "scorer")
 POSITIONS = "masked_lm_positions"
 OPSET = 20  # the first with Gelu
 # Type of the weights -> allowed difference, relative beyond 1; None: only measured.
@@ -310,14 +309,14 @@ def _parts(stored: checkpoint.StoredModel, what: str | None) -> dict[str, Part]:
     for kind in saved_model.parts_of(source, what, "onnx", known):
         name = {"detector": "discriminator", "scorer": "discriminator"}.get(kind, kind)
         network = networks.split(stored, name)[name]
-        check = saved_model.WHAT[kind](source).ids_check
-        found[kind] = Part(network.tensors, network.shape, _HEADS[kind], check)
+        check = saved_model.WHAT[kind](source).checks[-1]
+        found[kind] = Part(network.tensors, network.shape, WHAT[kind], check)
     return found
 
 
 def _part_of_task(task: ExportedTask) -> Part:
     served = saved_model.TASKS[task.facts.kind](task)
-    check = served.ids_check
+    check = served.checks[-1]
     # With the order of the best, which a SavedModel's own check leaves out.
     found = served.signatures[check.signature](**check.inputs)
     expected = {name: np.asarray(value) for name, value in found.items()}
@@ -375,7 +374,7 @@ def _states_at(graph: Graph, hidden: str, positions: str) -> str:
     return graph.op("GatherND", hidden, places, batch_dims=1)
 
 
-_HEADS = {
+WHAT = {
     "encoder": encoder,
     "detector": detector,
     "generator": generator,

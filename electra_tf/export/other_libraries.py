@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
+from electra_tf.console import Log
 from electra_tf.errors import UserError
 from electra_tf.export import finetuned_task
 from electra_tf.export.finetuned_task import ExportedTask
@@ -36,9 +36,7 @@ def export(request: ExportRequest) -> Path:
 
 
 def write_task(
-    task: ExportedTask,
-    output_dir: str | os.PathLike,
-    log: Callable[[str], None] = print,
+    task: ExportedTask, output_dir: str | os.PathLike, log: Log = print
 ) -> Path:
     """Writes a fine-tuned model for transformers, in a folder of its task's name.
 

@@ -179,14 +179,10 @@ def detector(source: ExportedModel) -> Servable:
         values = pretrainer.replaced_logits(*inputs)
         return {"logits": values, "probabilities": tf.sigmoid(values)}
 
-    variables = pretrainer.electra.variables
-    variables += pretrainer.discriminator_predictions.variables
-    if pretrainer.objective.needs_log_q:
-        there = {id(variable) for variable in variables}
-        others = pretrainer.generator.variables
-        variables += [v for v in others if id(v) not in there]
+    needs_generator = pretrainer.objective.needs_log_q
+    others = pretrainer.generator.variables if needs_generator else []
     rows = source.in_python().detect(PROBES)
-    return _text_export(source, variables, "probabilities", ids_answer, rows)
+    return _text_export(source, others, "probabilities", ids_answer, rows)
 
 
 def scorer(source: ExportedModel) -> Servable:
@@ -203,15 +199,13 @@ def scorer(source: ExportedModel) -> Servable:
         scores = -pretrainer.replaced_logits(*inputs, net_only=True)
         return {"token_scores": scores * tf.cast(inputs.mask, tf.float32)}
 
-    variables = pretrainer.electra.variables
-    variables += pretrainer.discriminator_predictions.variables
     rows = [*source.in_python().score_tokens(PROBES)]
-    return _text_export(source, variables, "token_scores", ids_answer, rows, "score")
+    return _text_export(source, [], "token_scores", ids_answer, rows, "score")
 
 
 def _text_export(
     source: ExportedModel,
-    variables: list,
+    others: list,
     output: str,
     ids_answer: Callable[[EncoderInputs], dict[str, tf.Tensor]],
     rows: Sequence[Sequence[TokenPrediction | TokenScore]],
@@ -220,6 +214,7 @@ def _text_export(
     """A SavedModel with a signature for texts and one for ids.
 
     Args:
+      others: its variables beside those of encoder and discriminator head.
       output: the name of the number of each token, of texts and of ids.
       ids_answer: the outputs for ids, of `output` float32 [B, L].
       rows: the tokens of PROBES with their numbers, as Python has them.
@@ -259,8 +254,10 @@ def _text_export(
     if total:
         expected[total] = expected[output].sum(axis=1)
     checks = [Check("serving_default", {"text": signatures.encoded(PROBES)}, expected)]
+    model = source.pretrainer
+    variables = model.electra.variables + model.discriminator_predictions.variables
     return signatures.servable(
-        source, variables, of_texts, ids_answer, checks, {"window": size}
+        source, variables + others, of_texts, ids_answer, checks, {"window": size}
     )
 
 

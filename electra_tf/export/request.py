@@ -47,14 +47,10 @@ class ExportRequest(NamedTuple):
         """The description of the pre-trained model."""
         return readers.find(self.path, print, self.allow_pytorch_bin)
 
-    def read_model(
-        self, found: CheckpointInfo | None = None, slots: bool = False
-    ) -> StoredModel:
+    def read_model(self, slots: bool = False) -> StoredModel:
         """The pre-trained model with its weights.
 
         Args:
-          found: the result of `find_model`, if it was called before.
           slots: whether to read the optimizer's slots as well.
         """
-        found = found or self.find_model()
-        return found.read(self.vocab_file, self.hparams, slots=slots)
+        return self.find_model().read(self.vocab_file, self.hparams, slots=slots)

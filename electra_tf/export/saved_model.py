@@ -17,6 +17,7 @@ from electra_tf.errors import UserError
 from electra_tf.export import finetuned_task, parts, task_signatures
 from electra_tf.export.request import ExportRequest
 from electra_tf.export.signatures import Check, ExportedModel, Servable
+from electra_tf.inference.finetuned import PROBLEMS
 from electra_tf.interop import verification
 from electra_tf.interop.checkpoint import HEADS, StoredModel, empty_pretrainer
 from electra_tf.paths import readable_by_tensorflow, shown
@@ -33,9 +34,7 @@ WHAT = {
 }
 # By the kind of a fine-tuned task.
 TASKS = {
-    "classification": task_signatures.text_classifier,
-    "multilabel": task_signatures.text_classifier,
-    "regression": task_signatures.text_classifier,
+    **dict.fromkeys(PROBLEMS, task_signatures.text_classifier),
     "tagging": task_signatures.tagger,
     "qa": task_signatures.question_answering,
 }
@@ -116,23 +115,6 @@ def parts_of(
             f"{', '.join(there) or '(nothing)'}."
         )
     return [what] if what else there
-
-
-def write_part(
-    source: ExportedModel,
-    what: str,
-    output_dir: str | os.PathLike,
-    in_float32: ExportedModel | None = None,
-) -> Path:
-    """`write_saved_models` for a part of a pre-trained model.
-
-    Args:
-      in_float32: the model in float32 where `source` is not.
-    """
-    [what] = parts_of(source, what)
-    exact = {what: WHAT[what](in_float32)} if in_float32 else {}
-    found = {what: WHAT[what](source)}
-    return write_saved_models(found, source, output_dir, exact)[0]
 
 
 def write_saved_models(

@@ -160,21 +160,17 @@ class Servable(NamedTuple):
 
     root: tf.train.Checkpoint
     signatures: dict[str, Any]
-    checks: list[Check]
+    checks: list[Check]  # the last is of the signature for ids
     facts: dict[str, Any]  # for the manifest
-
-    @property
-    def ids_check(self) -> Check:
-        """The last check, of the signature for ids."""
-        return self.checks[-1]
 
 
 def reusable_root(variables=()) -> tf.train.Checkpoint:
     """An empty root with the attributes of TensorFlow Hub's reusable SavedModels.
 
-    It holds the variables themselves: through Keras's objects each would be stored
-    twice.
+    It holds the variables themselves, each once: through Keras's objects each would be
+    stored twice.
     """
+    variables = {id(v): v for v in variables}.values()
     values = [v.value for v in variables]
     trainable = [v.value for v in variables if v.trainable]
     return tf.train.Checkpoint(
@@ -386,7 +382,6 @@ def map_windows(
       windows: int32 [W, (tokens)].
       width: C, of a network that gives [windows, L, C]; the result is [N, C] then.
     """
-    lengths = windows.row_lengths()
     inner = [] if width is None else [width]
 
     def compute(rows):
@@ -394,11 +389,9 @@ def map_windows(
         values = network(pack([part], vocab))[:, 1:]
         return tf.RaggedTensor.from_tensor(values, part.row_lengths()).flat_values
 
-    results, order = _by_length(lengths, inner, compute)
-    starts = tf.cumsum(lengths, exclusive=True)
-    places = tf.gather(tf.ragged.range(starts, starts + lengths), order).flat_values
-    total = tf.concat([tf.reduce_sum(lengths)[None], tf.cast(inner, lengths.dtype)], 0)
-    return tf.scatter_nd(places[:, None], results, total)
+    results, order = _by_length(windows.row_lengths(), inner, compute)
+    longest_first = tf.gather(windows, order).with_flat_values(results)
+    return tf.gather(longest_first, tf.math.invert_permutation(order)).flat_values
 
 
 def map_rows(

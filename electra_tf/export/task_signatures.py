@@ -26,6 +26,9 @@ from electra_tf.text.tf_tokenization import TokensInText, tokenize_with_offsets
 
 _NEAR_TIE = 1e-4
 _NOTHING = qa_answers.Answer(qa_answers.NO_SPAN, 0.0, 0.0)
+# Outputs of a head that predicts the end from the start.
+_JOINT = ("start_top_index", "start_top_log_probs")
+_JOINT += ("end_top_index", "end_top_log_probs")
 _QUESTIONS = ("who wrote the book ?", "", "where does the fox jump ?")
 _CONTEXTS = (
     "the book was written by a doctor . " * 30,
@@ -57,16 +60,12 @@ def text_classifier(task: ExportedTask) -> Servable:
             share = tf.clip_by_value(values[:, 0], 0.0, 1.0)
             return {"value": facts.lowest + share * (facts.highest - facts.lowest)}
         probs = shares(values)
-        best = tf.argmax(values, axis=-1)
+        every = tf.broadcast_to(names, tf.shape(probs))
+        found = {"labels": every, "probabilities": probs}
         if facts.kind == "multilabel":
-            names_of = tf.broadcast_to(names, tf.shape(probs))
-            return {"labels": names_of, "probabilities": probs}
-        return {
-            "label": tf.gather(names, best),
-            "probability": tf.reduce_max(probs, axis=-1),
-            "labels": tf.broadcast_to(names, tf.shape(probs)),
-            "probabilities": probs,
-        }
+            return found
+        best = tf.gather(names, tf.argmax(values, axis=-1))
+        return found | {"label": best, "probability": tf.reduce_max(probs, axis=-1)}
 
     def of_texts(*texts):
         texts = [tf.ensure_shape(text, [None]) for text in texts]
@@ -321,24 +320,21 @@ def _beam(config) -> int:
 def _spans(outputs: dict[str, tf.Tensor], config) -> _Spans:
     """The spans of the best starts with their (joint), or with the best, ends."""
     if config.joint_prediction:
-        start, end = outputs["start_top_index"], outputs["end_top_index"]
-        start_score = outputs["start_top_log_probs"][:, :, None]
-        end_score = outputs["end_top_log_probs"]
-        probability = tf.exp(start_score + end_score)
-        start = start[:, :, None]
+        best_starts = outputs["start_top_log_probs"], outputs["start_top_index"]
+        best_ends = outputs["end_top_log_probs"], outputs["end_top_index"]
+        log_total = 0.0
     else:
         starts, ends = outputs["start_logits"], outputs["end_logits"]
-        start_score, start = tf.math.top_k(starts, config.n_best_size)
-        end_score, end = tf.math.top_k(ends, config.n_best_size)
-        start_score, start = start_score[:, :, None], start[:, :, None]
-        end_score, end = end_score[:, None], end[:, None]
-        total = tf.reduce_logsumexp(starts, 1) + tf.reduce_logsumexp(ends, 1)
-        probability = tf.exp(start_score + end_score - total[:, None, None])
+        best_starts = tf.math.top_k(starts, config.n_best_size)
+        best_ends = (x[:, None] for x in tf.math.top_k(ends, config.n_best_size))
+        log_total = tf.reduce_logsumexp(starts, 1) + tf.reduce_logsumexp(ends, 1)
+        log_total = log_total[:, None, None]
+    start_score, start = (x[:, :, None] for x in best_starts)
+    end_score, end = best_ends
     score = start_score + end_score
-    shape = tf.shape(score)
-    spans = score, probability, tf.broadcast_to(start, shape), end
-    spans = (tf.broadcast_to(x, shape) for x in spans)
-    return _Spans(*(tf.reshape(x, [shape[0], _beam(config) ** 2]) for x in spans))
+    spans = score, tf.exp(score - log_total), start, end
+    spans = (tf.broadcast_to(x, tf.shape(score)) for x in spans)
+    return _Spans(*(tf.reshape(x, [-1, _beam(config) ** 2]) for x in spans))
 
 
 def _null_score(outputs: dict[str, tf.Tensor], config) -> tf.Tensor:
@@ -367,8 +363,8 @@ def _best(spans, windows, offset, document, rows, config):
     is_best = tf.reshape(possible, [-1]) & (score == tf.gather(highest, row))
     place = tf.where(is_best, tf.range(tf.size(score)), tf.size(score))
     place = tf.math.unsorted_segment_min(place, row, rows)
+    place = tf.minimum(place, tf.size(score))
     found = place < tf.size(score)
-    place = tf.where(found, place, tf.size(score))
 
     def taken(values):  # one more at the end, for rows without a span
         flat = tf.reshape(values, [-1])
@@ -424,14 +420,8 @@ def _in_text(best, document: TokensInText, context) -> dict[str, tf.Tensor]:
 
 def _named(outputs: dict[str, tf.Tensor], config) -> dict[str, tf.Tensor]:
     """The outputs that mean something without labels."""
-    names = ["start_logits"]
-    if config.joint_prediction:
-        names += ["start_top_index", "start_top_log_probs"]
-        names += ["end_top_index", "end_top_log_probs"]
-    else:
-        names.append("end_logits")
-    if config.answerable_classifier:
-        names.append("answerable_logit")
+    names = ["start_logits", *(_JOINT if config.joint_prediction else ["end_logits"])]
+    names += ["answerable_logit"] * config.answerable_classifier
     return {name: outputs[name] for name in names}
 
 
@@ -458,8 +448,7 @@ def _checks(task: ExportedTask) -> list[Check]:
     # In half precision answers change with the order of the operations.
     is_exact = task.source.facts["precision"] == "float32"
     pairs = list(zip(_QUESTIONS, _CONTEXTS, strict=True))
-    # The graph cuts answers by characters, whatever the trial does.
-    found = [in_python(task, *pair, answer_text="offsets") for pair in pairs]
+    found = [_in_python(task, *pair) for pair in pairs]
     scores = np.array([_score(answers.best) for answers in found], np.float32)
     checks = [_check_of(pairs, {"score": scores})]
     if _has_null(task):
@@ -484,17 +473,11 @@ def _checks(task: ExportedTask) -> list[Check]:
     return checks
 
 
-def in_python(
-    task: ExportedTask, question: str, context: str, answer_text: str | None = None
-) -> Answers:
-    """The answers of `run_finetuning.py`, window by window.
-
-    Args:
-      answer_text: the hparam, if not the task's value.
-    """
-    source = task.source
-    reader = qa.QATask(task.facts.name, task.config, source.tokenizer())
-    reader.answer_text = answer_text or reader.answer_text
+def _in_python(task: ExportedTask, question: str, context: str) -> Answers:
+    """The answers of `run_finetuning.py`, window by window."""
+    reader = qa.QATask(task.facts.name, task.config, task.source.tokenizer())
+    # The graph cuts answers by characters, whatever the trial does.
+    reader.answer_text = "offsets"
     reader.is_v2 = _has_null(task)
     example = reader.input_example(0, {"question": question, "context": context})
     outputs = task.predictor.outputs(reader.featurize(example, False))

@@ -131,7 +131,7 @@ def _predictor(folder: Path, config: Mapping[str, Any]) -> TaskPredictor:
     manifest = read_json(manifest) if manifest.is_file() else {}
     settings = manifest.get("task", {})
     choices = [tuple(columns) for columns in settings.get("columns", ())]
-    length = huggingface.max_length(folder) or _LONGEST
+    length = huggingface.max_length(folder, network.shape) or _LONGEST
     length = min(length, _LONGEST, network.shape.max_position_embeddings)
     hparams = {
         "task_names": [kind],

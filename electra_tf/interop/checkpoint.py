@@ -25,10 +25,10 @@ import numpy as np
 from electra_tf import startup
 from electra_tf.config import objectives
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.config.hparams import IDENTITY
+from electra_tf.config.hparams import IDENTITY, names_in_roles
 from electra_tf.config.model import SIZES, ModelConfig, model_config
 from electra_tf.config.pretraining import PretrainingConfig
-from electra_tf.console import silent
+from electra_tf.console import Log, silent
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.storage import manifest
 from electra_tf.storage.checkpoints import SLOTS, StoredTensors
@@ -58,17 +58,13 @@ _IGNORED = {
 }
 _FEW_CAPITALS = 0.01  # of the tokens; uncased vocabularies have none
 _WEIGHTS = (".safetensors", ".h5")  # files of weights in directories
-# The encoder's fields. The last two leave no trace in its weights.
-SHAPE = (
-    "hidden_size",
-    "num_hidden_layers",
-    "intermediate_size",
-    "embedding_size",
-    "max_position_embeddings",
-    "type_vocab_size",
-    "num_attention_heads",
-    "hidden_act",
-)
+OF_IDENTITY = {
+    *names_in_roles(PretrainingConfig, IDENTITY),
+    *names_in_roles(ModelConfig, IDENTITY),
+}
+# The encoder's fields. Heads and activation leave no trace in its weights.
+SHAPE = ["embedding_size", *names_in_roles(ModelConfig, IDENTITY)]
+SHAPE.remove("vocab_size")
 _OVERRIDES = "model_hparam_overrides"
 WORDS = f"{objectives.ENCODER}/embeddings/word_embeddings"
 # The generator's sizes are fractions of these.
@@ -77,39 +73,12 @@ _FRACTIONS = {
     "generator_layers": "num_hidden_layers",
 }
 _OF_ENCODER = {f.name for f in dataclasses.fields(ModelConfig)} - {"vocab_size"}
-OF_IDENTITY = {
-    field.name
-    for cls in (PretrainingConfig, ModelConfig)
-    for field in dataclasses.fields(cls)
-    if field.metadata["role"] is IDENTITY
-}
 # Of a run: it has the settings of its last phase, and no data. The vocabulary decides
 # its own size.
 _NOT_OF_WEIGHTS = {"model_size", "phases", "sampling_alpha", "vocab_size"}
 
 Shapes = Mapping[str, list[int]]
 Difference = tuple[str, Any, Any]  # field, one value, the other
-
-
-class Opened(NamedTuple):
-    """The tensors of a checkpoint."""
-
-    tensors: StoredTensors  # by the original's names
-    notes: tuple[str, ...] = ()
-    # Runs the library that wrote the files and returns a note on the difference;
-    # `UserError` (65) if that is too large. None: nothing to compare with.
-    compare: Callable[[], str] | None = None
-
-    def weights(self, log: Callable[[str], None]) -> dict[str, np.ndarray]:
-        """Those of the pre-trained model, read."""
-        names = [n for n in self.tensors.shapes if n != STEP and not n.endswith(SLOTS)]
-        if heads := sorted(name for name in names if name.startswith(_TASKS)):
-            # An export of a task reads them by itself: "left out" would be wrong there.
-            log(
-                f"Note: {self.tensors.origin}: {heads[0]} and the other fine-tuned "
-                "heads do not belong to the pre-trained model."
-            )
-        return {n: self.tensors.get(n) for n in names if not n.startswith(_TASKS)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +89,10 @@ class CheckpointInfo:
       origin: the checkpoint's prefix, or the directory.
       known: the config fields that its files state, as `fields_of_hparams` has them.
       tokenizer_config, vocab_file: None if unknown.
-      open: opens the tensors; TensorFlow's are read one at a time.
+      open: opens the tensors, by the original's names, and logs what it leaves out;
+        TensorFlow's are read one at a time.
+      run_library: runs the library that wrote the files, on the same input, and returns
+        a note on the difference; "" if there is none. `UserError` (65) if it is large.
       run: the directory of its run, if this project wrote it.
       recorded_sha256: of that run's vocabulary.
     """
@@ -129,7 +101,8 @@ class CheckpointInfo:
     known: dict[str, Any]
     tokenizer_config: TokenizerConfig | None
     vocab_file: str | None
-    open: Callable[[], Opened]
+    open: Callable[[Log], StoredTensors]
+    run_library: Callable[[], str] = lambda: ""
     run: Path | None = None
     recorded_sha256: str | None = None
 
@@ -151,7 +124,7 @@ class CheckpointInfo:
     def inferred(self) -> dict[str, Any]:
         """The fields that its weights show; needs TensorFlow."""
         startup.import_tensorflow()
-        return fields_of_shapes(self.open().tensors.shapes, self.origin)
+        return fields_of_shapes(self.open(silent).shapes, self.origin)
 
     @functools.cached_property
     def shape(self) -> dict[str, Any]:
@@ -252,51 +225,40 @@ class CheckpointInfo:
         return found
 
     def weights_sha256(self) -> str:
-        """A hash of the files of its weights; those of a run are in its manifest."""
+        """A hash of the files of its weights."""
         path = Path(self.origin)
-        record = Path(self.origin + manifest.CHECKPOINT_MANIFEST)
-        if files := record.is_file() and manifest.read_json(record).get("files"):
-            hashes = [file["sha256"] for _, file in sorted(files.items())]
-        else:
-            files = [path.parent / f"{path.name}.index"]
-            files += path.parent.glob(f"{glob.escape(path.name)}.data-*-of-*")
-            if path.is_dir():
-                files = [p for p in path.rglob("*") if p.suffix in _WEIGHTS]
-            hashes = [manifest.sha256(file) for file in sorted(files)]
+        files = [path.parent / f"{path.name}.index"]
+        files += path.parent.glob(f"{glob.escape(path.name)}.data-*-of-*")
+        if path.is_dir():
+            files = [p for p in path.rglob("*") if p.suffix in _WEIGHTS]
+        hashes = [manifest.sha256(file) for file in sorted(files)]
         return hashlib.sha256(" ".join(hashes).encode()).hexdigest()
 
-    def tensors(self, log: Callable[[str], None]) -> StoredTensors:
-        """Its tensors by the original's names; of a fine-tuned run also its heads."""
-        opened = self.opened(log)
-        self.compare_with_library(opened, log)
+    def tensors(self, log: Log) -> StoredTensors:
+        """Its tensors by the original's names; of a fine-tuned run also its heads.
+
+        They are not yet checked for completeness.
+        """
+        found = self.open(log)
+        self.compare_with_library(log)
         if self.run or self.vocab_file is None:
-            return opened.tensors
-        return fit_rows(opened.tensors, Vocabulary.load(self.vocab_file), log)
+            return found
+        return fit_rows(found, Vocabulary.load(self.vocab_file), log)
 
-    def opened(self, log: Callable[[str], None]) -> Opened:
-        """All that it holds, not yet checked for completeness."""
-        found = self.open()
-        for note in found.notes:
-            log(f"Note: {self.origin}: {note}.")
-        return found
-
-    def compare_with_library(
-        self, opened: Opened, log: Callable[[str], None], strict: bool = False
-    ) -> None:
+    def compare_with_library(self, log: Log, strict: bool = False) -> None:
         """Notes how far the library that wrote the files is, if there is one.
 
         Args:
           strict: raise `UserError` (65) if it is far, as before an export.
         """
-        if opened.compare is None:
-            return
         try:
-            note = opened.compare()
+            note = self.run_library()
         except UserError as error:
             if strict:
                 raise
             note = str(error).splitlines()[0].removesuffix(".")
-        log(f"Note: {self.origin}: {note}.")
+        if note:
+            log(f"Note: {self.origin}: {note}.")
 
     def unknown_casing(self, vocab: Vocabulary) -> str | None:
         """The error message if the casing is unknown and matters; else None.
@@ -337,7 +299,7 @@ class CheckpointInfo:
         self,
         vocab_file: str | None = None,
         hparams: Mapping[str, Any] | None = None,
-        log: Callable[[str], None] = print,
+        log: Log = print,
         slots: bool = False,
         strict: bool = True,
     ) -> StoredModel:
@@ -360,15 +322,13 @@ class CheckpointInfo:
             )
         vocab, advice = Vocabulary.load(path), "Give its own vocabulary."
         vocab.check_same(self.vocab_sha256, f"{self.origin} was trained", advice)
-        opened = self.opened(log)
-        opened = opened._replace(tensors=fit_rows(opened.tensors, vocab, log))
-        every = opened.tensors
-        tensors = opened.weights(log)
+        every = fit_rows(self.open(log), vocab, log)
+        tensors = weights_in(every, log)
         moments = [name for name in every.shapes if slots and name.endswith(SLOTS)]
         step = int(every.get(STEP)) if STEP in every.shapes else 0
         hparams = hparams or {}
         vocab.check_size(hparams.get("vocab_size", len(vocab)))
-        model = dataclasses.replace(self, open=lambda: opened)
+        model = dataclasses.replace(self, open=lambda log: every)
         model.check(hparams, None, EXPORT)
         unknown = _assumed(every.shapes)
         known = {k: v for k, v in model.inferred.items() if k not in unknown}
@@ -396,7 +356,7 @@ class CheckpointInfo:
         self.check_trained(stored.step)
         if "do_lower_case" not in hparams:
             self.check_casing(vocab)
-        self.compare_with_library(opened, log, strict)
+        self.compare_with_library(log, strict)
         return stored
 
 
@@ -438,8 +398,20 @@ def as_float32(array: np.ndarray) -> np.ndarray:
     return array.astype(np.float32) if is_float else array
 
 
+def weights_in(stored: StoredTensors, log: Log) -> dict[str, np.ndarray]:
+    """The weights of a pre-trained model, read."""
+    names = [n for n in stored.shapes if n != STEP and not n.endswith(SLOTS)]
+    if heads := sorted(name for name in names if name.startswith(_TASKS)):
+        # An export of a task reads them by itself: "left out" would be wrong there.
+        log(
+            f"Note: {stored.origin}: {heads[0]} and the other fine-tuned heads do not "
+            "belong to the pre-trained model."
+        )
+    return {n: stored.get(n) for n in names if not n.startswith(_TASKS)}
+
+
 def fit_rows(
-    stored: StoredTensors, vocab: Vocabulary, log: Callable[[str], None] = silent
+    stored: StoredTensors, vocab: Vocabulary, log: Log = silent
 ) -> StoredTensors:
     """Cuts rows beyond the vocabulary from the tables of tokens, with a note.
 
@@ -600,11 +572,10 @@ def fields_of_shapes(shapes: Shapes, origin: str) -> dict[str, Any]:
     tower = objectives.GENERATORS["two_tower"].encoders[0]
     only_towers = tower in scopes and not _depth(shapes, objectives.ENCODER)
     main = tower if only_towers else objectives.ENCODER
+    kernel = f"{main}/encoder/layer_0/intermediate/dense/kernel"
     try:
         vocab_size, embedding_size = shapes[WORDS]
-        hidden, intermediate = shapes[
-            f"{main}/encoder/layer_0/intermediate/dense/kernel"
-        ]
+        hidden, intermediate = shapes[kernel]
         positions = shapes["electra/embeddings/position_embeddings"][0]
         types = shapes["electra/embeddings/token_type_embeddings"][0]
     except (KeyError, ValueError):
@@ -632,13 +603,12 @@ def fields_of_shapes(shapes: Shapes, origin: str) -> dict[str, Any]:
         "generator": generator,
     }
     if kind.has_own_encoders:
-        scope, names = kind.encoders[0], shapes.keys()
+        scope = kind.encoders[0]
         found["embedding_sharing"] = "shared"
-        if any(name.startswith(f"{scope}/embeddings/") for name in names):
+        parts = {name.split("/")[1] for name in shapes if name.startswith(f"{scope}/")}
+        if "embeddings" in parts:
             # Those of an untied generator have its width.
-            summed = any(
-                name.startswith(f"{scope}/embeddings_project/") for name in names
-            )
+            summed = "embeddings_project" in parts
             found["embedding_sharing"] = "disentangled" if summed else "untied"
         [width, *_] = shapes[f"{scope}/encoder/layer_0/attention/self/query/kernel"]
         found["generator_hidden_size"] = width / hidden

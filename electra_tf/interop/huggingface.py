@@ -15,7 +15,7 @@ import functools
 import importlib.util
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +26,12 @@ from safetensors.numpy import save_file
 from electra_tf import startup
 from electra_tf.config.hparams import check
 from electra_tf.config.model import ModelConfig
-from electra_tf.console import silent
+from electra_tf.console import Log, silent
 from electra_tf.errors import EXIT_DAMAGED, UserError, reason_of
 from electra_tf.interop import cards, checkpoint, networks, verification
-from electra_tf.interop.checkpoint import CheckpointInfo, Opened, StoredModel
+from electra_tf.interop.checkpoint import CheckpointInfo, StoredModel
 from electra_tf.interop.networks import Network
-from electra_tf.storage.checkpoints import of_arrays
+from electra_tf.storage.checkpoints import StoredTensors, of_arrays
 from electra_tf.storage.manifest import format_of, read_json, verify_folder
 from electra_tf.text import vocabulary
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary, write_tokens
@@ -169,10 +169,7 @@ def shape_of(config: dict[str, Any], folder: Path) -> tuple[ModelConfig, int]:
 
 
 def write_huggingface(
-    stored: StoredModel,
-    what: str,
-    output_dir: str | os.PathLike,
-    log: Callable[[str], None] = print,
+    stored: StoredModel, what: str, output_dir: str | os.PathLike, log: Log = print
 ) -> Path:
     """Writes each network into a directory of its own below `output_dir`.
 
@@ -190,7 +187,7 @@ def write_networks(
     found: dict[str, Network],
     stored: StoredModel,
     output_dir: str | os.PathLike,
-    log: Callable[[str], None],
+    log: Log,
     checked: Sequence[verification.Result] = (),
     more: Mapping[str, Any] | None = None,
 ) -> Path:
@@ -242,9 +239,9 @@ def _write_network(
     cards.write(folder, model_card(network, stored, architecture))
     again = read_network(folder)
     batch, ours, results = verification.reread(network, again, stored.vocab.pad_id)
-    if not _peer_installed():
-        return results
-    return results + _compare_with_peer(folder, architecture, batch, ours)
+    if _peer_installed():
+        results += _compare_with_peer(folder, architecture, batch, ours)
+    return results
 
 
 def _peer_installed() -> bool:
@@ -257,14 +254,10 @@ def _compare_with_peer(
     architecture: str,
     batch: Mapping[str, np.ndarray],
     ours: dict[str, np.ndarray],
-    whole: bool = True,
 ) -> list[verification.Result]:
     """The outputs of transformers on a batch beside ours.
 
-    Args:
-      whole: whether names that are left over are an error.
-
-    Raises `UserError` (65) if they differ, or if it finds names missing or left over.
+    Raises `UserError` (65) if they differ, or if weights are missing there.
     """
     startup.keep_triton_out()
     import torch
@@ -275,8 +268,8 @@ def _compare_with_peer(
     model, loading = getattr(transformers, architecture).from_pretrained(
         str(folder), output_loading_info=True, local_files_only=True
     )
-    for kind in ("missing_keys", "mismatched_keys", "unexpected_keys"):
-        if loading[kind] and (whole or kind != "unexpected_keys"):
+    for kind in ("missing_keys", "mismatched_keys"):
+        if loading[kind]:
             raise UserError(
                 f"{folder}: transformers finds {kind.replace('_', ' ')} "
                 f"{sorted(loading[kind])[0]}.",
@@ -311,7 +304,7 @@ def _compare_with_peer(
 
 
 def read_network(
-    folder: Path, note: Callable[[str], None] = silent, allow_pytorch_bin: bool = False
+    folder: Path, note: Log = silent, allow_pytorch_bin: bool = False
 ) -> Network:
     """The network in a directory, complete with its head.
 
@@ -355,9 +348,7 @@ def read_network(
     return network
 
 
-def _known(
-    tensors: dict[str, np.ndarray], note: Callable[[str], None]
-) -> dict[str, np.ndarray]:
+def _known(tensors: dict[str, np.ndarray], note: Log) -> dict[str, np.ndarray]:
     """The tensors without heads that are unknown, incomplete or beside another head."""
     others = {name for name in tensors if not name.startswith((PREFIX, *_HEADS))}
     has_head = any(name.startswith(_HEADS) for name in tensors)
@@ -378,21 +369,17 @@ def _parts(folder: Path) -> list[Path]:
     return [part for part in parts if is_directory_of(part)] or [folder]
 
 
-def info(
-    folder: Path, log: Callable[[str], None], allow_pytorch_bin: bool = False
-) -> CheckpointInfo:
+def info(folder: Path, log: Log, allow_pytorch_bin: bool = False) -> CheckpointInfo:
     """A directory, by its JSON files, once all its files are verified."""
-    first, *others = _parts(folder)
-    for part in (first, *others):
+    first, *others = parts = _parts(folder)
+    for part in parts:
         verify_folder(part, log)
     shape, embedding_size = shape_of(read_json(first / CONFIG), first)
     known = {"embedding_size": embedding_size} | shape.overrides()
-    lengths = []
-    for part in (first, *others):
-        # Other programs write the number of positions, or a very large one.
-        limit = max_length(part) or shape.max_position_embeddings
-        limit = limit if limit < shape.max_position_embeddings else None
-        lengths.append(verification.trained_length_in(part) or limit)
+    lengths = [
+        verification.trained_length_in(part) or max_length(part, shape)
+        for part in parts
+    ]
     if any(lengths):
         known["max_seq_length"] = min(filter(None, lengths))
     tokenizer, vocab_file = read_tokenizer(first)
@@ -409,24 +396,26 @@ def info(
         known=known,
         tokenizer_config=tokenizer,
         vocab_file=vocab_file,
-        open=lambda: read(folder, allow_pytorch_bin),
+        open=lambda log: _open(folder, allow_pytorch_bin, log),
+        run_library=lambda: "; ".join(
+            _compared(part, allow_pytorch_bin)
+            for part in parts
+            if format_of(part) is None  # We have compared our own.
+        ),
     )
 
 
-def read(folder: Path, allow_pytorch_bin: bool = False) -> Opened:
-    """A directory, or one with directories `discriminator` and `generator`.
+def _open(folder: Path, allow_pytorch_bin: bool, log: Log) -> StoredTensors:
+    """A directory, or one with directories `discriminator` and `generator`."""
 
-    Directories of other programs are compared with the results of transformers.
-    """
+    def note(text: str) -> None:
+        log(f"Note: {folder}: {text}.")
+
     found: dict[str, Network] = {}
-    notes: list[str] = []
-    foreign: dict[Path, Network] = {}
     for part in _parts(folder):
-        network = read_network(part, notes.append, allow_pytorch_bin)
-        if format_of(part) is None:
-            foreign[part] = network
+        network = read_network(part, note, allow_pytorch_bin)
         if network.head() in networks.TASK_HEADS:
-            notes.append(f"left out: the head of {ARCHITECTURES[network.head()]}")
+            note(f"left out: the head of {ARCHITECTURES[network.head()]}")
             network = network.encoder()
         # An encoder and a discriminator are the same part of a model.
         kind = networks.DISCRIMINATOR
@@ -440,16 +429,11 @@ def read(folder: Path, allow_pytorch_bin: bool = False) -> Opened:
         found[kind] = network
     tensors = networks.join(found, str(folder))
     if any(name.startswith("generator/embeddings/") for name in tensors):
-        notes.append("generator and discriminator have embeddings of their own")
-
-    def compare() -> str:
-        return "; ".join(_compared(part, one) for part, one in foreign.items())
-
-    arrays = of_arrays(str(folder), tensors)
-    return Opened(arrays, tuple(notes), compare if foreign else None)
+        note("generator and discriminator have embeddings of their own")
+    return of_arrays(str(folder), tensors)
 
 
-def _compared(folder: Path, network: Network) -> str:
+def _compared(folder: Path, allow_pytorch_bin: bool) -> str:
     """A note on the difference from transformers; `UserError` (65) if it is large."""
     if not _peer_installed():
         more = sorted(set(read_json(folder / CONFIG)) - UNDERSTOOD)
@@ -457,8 +441,9 @@ def _compared(folder: Path, network: Network) -> str:
             "transformers and torch are not installed: not compared with their "
             f"results; not understood in {CONFIG}: {', '.join(more) or 'nothing'}"
         )
+    network = read_network(folder, silent, allow_pytorch_bin)
     architecture = ARCHITECTURES[network.head()]
-    compare = functools.partial(_compare_with_peer, folder, architecture, whole=False)
+    compare = functools.partial(_compare_with_peer, folder, architecture)
     return verification.compared("transformers", network, compare)
 
 
@@ -625,10 +610,14 @@ def read_tokenizer(folder: Path) -> tuple[TokenizerConfig | None, str | None]:
     return by_config or by_json, str(found[0]) if found else None
 
 
-def max_length(folder: Path) -> int | None:
-    """The longest sequence that the settings allow; None if unknown."""
+def max_length(folder: Path, shape: ModelConfig) -> int | None:
+    """The longest sequence that the settings allow; None if unknown.
+
+    Other programs write the number of positions, or a very large one.
+    """
     length = _json_of(folder / TOKENIZER_CONFIG).get("model_max_length")
-    return length if isinstance(length, int) and length >= SHORTEST else None
+    is_known = isinstance(length, int) and length < shape.max_position_embeddings
+    return length if is_known and length >= SHORTEST else None
 
 
 def _check_added(folder: Path, settings: Mapping[str, Any]) -> None:

@@ -14,18 +14,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from electra_tf.config.hparams import check
 from electra_tf.config.model import ModelConfig
+from electra_tf.console import Log
 from electra_tf.errors import EXIT_DAMAGED, UserError, reason_of
 from electra_tf.interop import cards, networks, verification
-from electra_tf.interop.checkpoint import CheckpointInfo, Opened, StoredModel
+from electra_tf.interop.checkpoint import CheckpointInfo, StoredModel
 from electra_tf.interop.networks import Network
-from electra_tf.storage.checkpoints import of_arrays
+from electra_tf.storage.checkpoints import StoredTensors, of_arrays
 from electra_tf.storage.manifest import MANIFEST, format_of, read_json, verify_folder
 from electra_tf.text.vocabulary import TokenizerConfig
 
@@ -68,10 +69,7 @@ def _names(shape: ModelConfig) -> dict[str, str]:
 
 
 def write_keras_hub(
-    stored: StoredModel,
-    what: str,
-    output_dir: str | os.PathLike,
-    log: Callable[[str], None] = print,
+    stored: StoredModel, what: str, output_dir: str | os.PathLike, log: Log = print
 ) -> Path:
     """Writes the encoder of each network as a preset of its own below `output_dir`.
 
@@ -92,24 +90,16 @@ def write_keras_hub(
         )
     if heads := [network.head() for network in found.values() if network.head()]:
         log(f"Left out, KerasHub has no place for them: {', '.join(heads)}")
-
-    def write(network: Network, folder: Path):
-        words, results = _write_encoder(network.encoder(), stored, folder, log)
-        return results, {
-            "gelu": f"tanh in KerasHub, {act} in the source",
-            _SHAPE: dataclasses.asdict(network.shape),
-            "pooler": "identity",
-            "words_tokenized_otherwise": words,
-        }
-
+    write = functools.partial(_write_encoder, stored=stored, log=log)
     return verification.write_networks(found, stored, output_dir, FORMAT, write, log)
 
 
 def _write_encoder(
-    network: Network, stored: StoredModel, folder: Path, log: Callable[[str], None]
-) -> tuple[dict[str, int], list[verification.Result]]:
+    network: Network, folder: Path, stored: StoredModel, log: Log
+) -> tuple[list[verification.Result], dict[str, Any]]:
     import keras_hub
 
+    network = network.encoder()
     shape, width = network.shape, network.shape.hidden_size
     backbone = keras_hub.models.ElectraBackbone(
         **{theirs: getattr(shape, ours) for theirs, ours in _FIELDS.items()},
@@ -123,9 +113,7 @@ def _write_encoder(
     theirs[_POOLER + "bias"] = np.zeros(width, np.float32)
     for weight in backbone.weights:
         # Weights of attention are split by head there.
-        weight.assign(theirs.pop(weight.path).reshape(weight.shape))
-    if theirs:
-        raise UserError(f"KerasHub's {CLASS} has no {sorted(theirs)[0]}.")
+        weight.assign(theirs[weight.path].reshape(weight.shape))
     backbone.save_to_preset(str(folder))
     config = stored.tokenizer_config
     keras_hub.models.ElectraTokenizer(
@@ -150,7 +138,12 @@ def _write_encoder(
 
     library = "keras_hub's tokenizer"
     words = verification.words_tokenized_otherwise(stored, library, encode, log)
-    return words, _verify(network, stored, folder)
+    return _verify(network, stored, folder), {
+        "gelu": f"tanh in KerasHub, {shape.hidden_act} in the source",
+        _SHAPE: dataclasses.asdict(shape),
+        "pooler": "identity",
+        "words_tokenized_otherwise": words,
+    }
 
 
 def _verify(
@@ -255,7 +248,7 @@ def _shape_in(folder: Path) -> tuple[ModelConfig, int]:
         raise UserError(message, EXIT_DAMAGED) from None
 
 
-def info(folder: Path, log: Callable[[str], None]) -> CheckpointInfo:
+def info(folder: Path, log: Log) -> CheckpointInfo:
     """A preset, by its JSON files, once all its files are verified."""
     verify_folder(folder, log)
     shape, embedding_size = _shape_in(folder)
@@ -269,25 +262,31 @@ def info(folder: Path, log: Callable[[str], None]) -> CheckpointInfo:
         known=known,
         tokenizer_config=_tokenizer_config(folder),
         vocab_file=str(vocab_file) if vocab_file.is_file() else None,
-        open=lambda: read(folder),
+        open=functools.partial(_open, folder),
+        run_library=functools.partial(_compared, folder),
     )
 
 
-def read(folder: Path) -> Opened:
-    """An encoder; presets of other programs are compared with KerasHub's results."""
-    network = read_network(folder)
-    tensors = of_arrays(str(folder), network.tensors)
-    notes = ["left out: the pooler, which the original does not have"]
-    if format_of(folder) is not None:
-        return Opened(tensors, tuple(notes))
-    notes.append("its gelu is the approximation by tanh, hidden_act gelu_tanh here")
+def _open(folder: Path, log: Log) -> StoredTensors:
+    log(f"Note: {folder}: left out: the pooler, which the original does not have.")
+    if format_of(folder) is None:
+        log(
+            f"Note: {folder}: its gelu is the approximation by tanh, hidden_act "
+            "gelu_tanh here."
+        )
+    return of_arrays(str(folder), read_network(folder).tensors)
+
+
+def _compared(folder: Path) -> str:
+    """A note on the difference from KerasHub; `UserError` (65) if it is large."""
+    if format_of(folder):  # We have compared it.
+        return ""
 
     def compare(batch, ours):
         theirs = _run(_backbone_in(folder), batch)
         return verification.compare("keras_hub", ours, theirs, batch["input_mask"])
 
-    note = functools.partial(verification.compared, "KerasHub", network, compare)
-    return Opened(tensors, tuple(notes), note)
+    return verification.compared("KerasHub", read_network(folder), compare)
 
 
 def _tokenizer_config(folder: Path) -> TokenizerConfig | None:

@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from electra_tf.config.hparams import IDENTITY, values_in_roles
-from electra_tf.config.model import ModelConfig
+from electra_tf.config.model import ModelConfig, generator_config
 from electra_tf.config.objectives import GENERATORS, MASKED_LM_HEAD
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import checkpoint
@@ -160,15 +159,10 @@ def join(found: dict[str, Network], origin: str) -> dict[str, np.ndarray]:
             "folder of one of the two."
         )
     # A generator's heads follow from its width, in the original as here.
-    expected = dataclasses.replace(
-        encoder.shape,
-        num_attention_heads=max(1, width // 64),
-        intermediate_size=4 * width,
-    )
-    free = {"hidden_size", "num_hidden_layers", "type_vocab_size"}
-    for name, value in values_in_roles(expected, IDENTITY).items():
-        stored = getattr(generator.shape, name)
-        if name not in free and stored != value:
+    expected = generator_config(encoder.shape, width / encoder.shape.hidden_size, 1.0)
+    shapes = map(dataclasses.asdict, (generator.shape, expected))
+    for name, stored, value in checkpoint.differences(*shapes):
+        if name not in ("num_hidden_layers", "type_vocab_size"):
             raise UserError(
                 f"{origin}: the generator's {name} is {stored}; beside this "
                 f"discriminator it must be {value}.\nGive the folder of one of the two."

@@ -12,13 +12,14 @@ import dataclasses
 import glob
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.objectives import translated
 from electra_tf.config.pretraining import PretrainingConfig
+from electra_tf.console import Log
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import checkpoint, huggingface, keras_hub, tf1
 from electra_tf.interop.checkpoint import CheckpointInfo, StoredModel
@@ -66,7 +67,7 @@ class NoModelError(UserError):
 
 
 def find(
-    path: str | os.PathLike, log: Callable[[str], None], allow_pytorch_bin: bool = False
+    path: str | os.PathLike, log: Log, allow_pytorch_bin: bool = False
 ) -> CheckpointInfo:
     """The checkpoint at a path: a prefix, or a directory; of a run the newest intact.
 
@@ -116,7 +117,7 @@ def read(
     path: str | os.PathLike,
     vocab_file: str | None = None,
     hparams: Mapping[str, Any] | None = None,
-    log: Callable[[str], None] = print,
+    log: Log = print,
     allow_pytorch_bin: bool = False,
     slots: bool = False,
 ) -> StoredModel:
@@ -134,9 +135,7 @@ def read(
     return find(path, log, allow_pytorch_bin).read(vocab_file, hparams, log, slots)
 
 
-def original_in(
-    directory: str | os.PathLike, log: Callable[[str], None]
-) -> CheckpointInfo | None:
+def original_in(directory: str | os.PathLike, log: Log) -> CheckpointInfo | None:
     """The original's checkpoint that a run in this directory continues from.
 
     None where there is none, or where this project has saved checkpoints already.

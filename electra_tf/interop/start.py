@@ -19,24 +19,25 @@ from __future__ import annotations
 import collections
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from electra_tf.config.hparams import applicable
-from electra_tf.config.objectives import ENCODER, translated
+from electra_tf.config.objectives import translated
 from electra_tf.config.pretraining import PretrainingConfig
+from electra_tf.console import Log
 from electra_tf.data import record_index
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import checkpoint, networks, readers, tf1
 from electra_tf.interop.checkpoint import CheckpointInfo
+from electra_tf.interop.networks import ENCODER
 from electra_tf.pretrain import history, shards
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.manifest import CheckpointManifest
 from electra_tf.text.vocabulary import Vocabulary, recorded_settings, resolve_settings
 
-_ENCODER = f"{ENCODER}/"
 _BY_POSITION = ("/position_embeddings", "/position_embeddings_residual")
 _LAYER = re.compile(r"\w+/encoder/layer_\d+/")
 
@@ -50,12 +51,7 @@ class Start(NamedTuple):
     generator: CheckpointInfo | None = None  # of a new run, frozen
 
     def load(
-        self,
-        config: PretrainingConfig,
-        data,
-        checkpoints: Checkpoints,
-        state,
-        log: Callable[[str], None],
+        self, config: PretrainingConfig, data, checkpoints: Checkpoints, state, log: Log
     ) -> None:
         """Assigns it to the state of a run that trains.
 
@@ -85,9 +81,7 @@ class Start(NamedTuple):
         if config.needs_token_counts:
             state.model.generator.adapt(data.token_counts(config))
 
-    def evaluate(
-        self, weights: Mapping[str, Any], log: Callable[[str], None]
-    ) -> int | None:
+    def evaluate(self, weights: Mapping[str, Any], log: Log) -> int | None:
         """Assigns the weights of `original`, which is evaluated unchanged.
 
         Returns: its step, None where it does not say it.
@@ -107,7 +101,7 @@ def find(
     config: PretrainingConfig,
     vocab: Vocabulary,
     checkpoints: Checkpoints,
-    log: Callable[[str], None],
+    log: Log,
     is_chief: bool = True,
 ) -> Start:
     """Finds the start of a run and checks it as far as files allow.
@@ -180,9 +174,7 @@ def _keep_init_checkpoint(
     checkpoints.settings["init_checkpoint"] = there
 
 
-def _named(
-    path: str | None, question: str, log: Callable[[str], None]
-) -> CheckpointInfo:
+def _named(path: str | None, question: str, log: Log) -> CheckpointInfo:
     """The model at a path; `UserError` with the question where there is none."""
     if path is None:
         raise UserError(question)
@@ -215,7 +207,7 @@ def load_initial(
     config,
     vocab: Vocabulary,
     variables: Mapping[str, Any],
-    log: Callable[[str], None],
+    log: Log,
 ) -> WeightReport:
     """Assigns the weights of another model to the variables of a new run.
 
@@ -227,8 +219,9 @@ def load_initial(
     Raises `UserError` if the model is damaged or does not fit; nothing is assigned
     then.
     """
-    opened, path = model.opened(log), model.origin
-    rows, *_ = opened.tensors.shapes.get(checkpoint.WORDS, [len(vocab)])
+    path = model.origin
+    stored = model.tensors(log)
+    rows, *_ = stored.shapes.get(checkpoint.WORDS, [len(vocab)])
     if model.vocab_file:
         theirs, advice = Vocabulary.load(model.vocab_file), "Restore its vocabulary."
         theirs.check_same(model.vocab_sha256, f"{path} was trained", advice)
@@ -253,11 +246,7 @@ def load_initial(
     ours = resolve_settings(vocab, do_lower_case=config.do_lower_case)
     if model.tokenizer_config and not model.tokenizer_config.equivalent(ours):
         log(f"Changed: text is {ours} here, {model.tokenizer_config} in {path}")
-    stored = tf1.as_residuals(
-        checkpoint.fit_rows(opened.tensors, theirs, log), variables
-    )
-    tensors = opened._replace(tensors=stored).weights(log)
-    model.compare_with_library(opened, log)
+    tensors = checkpoint.weights_in(tf1.as_residuals(stored, variables), log)
     path = f"init_checkpoint {model.origin}"
     report = _assign(tensors, variables, theirs, vocab, path)
     log(f"Weights initialised from {model.origin}; the optimizer starts anew.")
@@ -271,7 +260,7 @@ def load_generator(
     config,
     vocab: Vocabulary,
     variables: Mapping[str, Any],
-    log: Callable[[str], None],
+    log: Log,
 ) -> None:
     """Assigns the generator of a model, or a masked language model, to a run's own.
 
@@ -292,7 +281,7 @@ def load_generator(
         )
     needed = {k: v for k, v in variables.items() if k.startswith("generator")}
     tensors = {
-        name.replace(_ENCODER, "generator/", 1): value
+        name.replace(ENCODER, "generator/", 1): value
         for name, value in network.tensors.items()
     }
     _assign(tensors, needed, vocab, vocab, path)
@@ -307,9 +296,9 @@ def _assign(
     path: str,
 ) -> WeightReport:
     """Assigns all weights that fit, or none and raises `UserError` naming `path`."""
-    parts = {_part(name) for name in tensors}
-    here = {_part(name) for name in variables}
-    for name in sorted(tensors.keys() - variables.keys()):
+    here, parts = ({_part(name) for name in names} for names in (variables, tensors))
+    report = WeightReport([], {}, [], sorted(tensors.keys() - variables.keys()))
+    for name in report.left_out:
         if _LAYER.match(name) and _part(name) in here:
             raise UserError(
                 f"{path} has {name}, a layer more than this run's "
@@ -317,11 +306,10 @@ def _assign(
                 "generator_layers as they were there."
             )
     values: dict[str, np.ndarray] = {}
-    report = WeightReport([], {}, [], sorted(set(tensors) - set(variables)))
     for name, variable in variables.items():
         if name not in tensors:
             # A model has a part completely or not at all.
-            if (part := _part(name)) in {*parts, _ENCODER}:
+            if (part := _part(name)) in {*parts, ENCODER}:
                 raise UserError(
                     f"{path} has no {name}, which this run's {part} needs."
                     "\nIs it an ELECTRA model of the same size?"
@@ -371,5 +359,5 @@ def _part(name: str) -> str:
     A model has a part completely or not at all.
     """
     scope, _, rest = name.partition("/")
-    own = scope != ENCODER and rest.startswith("embeddings/")
+    own = not name.startswith(ENCODER) and rest.startswith("embeddings/")
     return f"{scope}/embeddings/" if own else f"{scope}/"

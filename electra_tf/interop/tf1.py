@@ -7,23 +7,23 @@ weights a checkpoint has `global_step` and two Adam slots per weight.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from electra_tf.config.hparams import PLACE
+from electra_tf.config.hparams import PLACE, names_in_roles
 from electra_tf.config.objectives import GENERATORS, OBJECTIVES
 from electra_tf.config.pretraining import PretrainingConfig
-from electra_tf.console import silent
+from electra_tf.console import Log, silent
 from electra_tf.errors import EXIT_DAMAGED, UserError, reason_of
 from electra_tf.interop import checkpoint, verification
-from electra_tf.interop.checkpoint import CheckpointInfo, Opened, StoredModel
+from electra_tf.interop.checkpoint import CheckpointInfo, StoredModel
+from electra_tf.interop.networks import EMBEDDINGS, ENCODER
 from electra_tf.storage import checkpoints, manifest
 from electra_tf.storage.atomic_folder import atomic_folder
 from electra_tf.storage.checkpoints import StoredTensors
@@ -31,11 +31,7 @@ from electra_tf.text.vocabulary import read_settings, write_settings, write_toke
 
 HPARAMS, VOCABULARY = "hparams.json", "vocab.txt"
 FORMAT = "tf1"
-_PLACES = {
-    field.name
-    for field in dataclasses.fields(PretrainingConfig)
-    if field.metadata["role"] is PLACE
-}
+_PLACES = names_in_roles(PretrainingConfig, PLACE)
 # Tensors of runs alone, not of the original (mixed precision).
 OURS = re.compile(r"loss_scale(/good_steps)?$")
 # Tensors of other programs' optimizers and loss scalers.
@@ -43,8 +39,6 @@ _OPTIMIZERS = re.compile(
     r"(.*/)?((current_)?loss_scale|(num_)?(good|bad)_steps|beta[12]_power(_\d+)?"
     r"|learning_rate)$|.*/(Adam(_1)?|lamb_[mv]|Momentum)$"
 )
-ENCODER, GENERATOR = "electra/", "generator/"
-_EMBEDDINGS = f"{ENCODER}embeddings/"
 RESIDUAL = "_residual"  # as in model/encoder.py, which needs TensorFlow
 
 
@@ -90,7 +84,7 @@ def info(prefix: str) -> CheckpointInfo:
         known=checkpoint.fields_of_hparams(hparams),
         tokenizer_config=read_settings(vocab_file) if has_vocabulary else None,
         vocab_file=vocab_file if has_vocabulary else None,
-        open=lambda: Opened(tensors_of(prefix)),
+        open=lambda log: tensors_of(prefix),
     )
 
 
@@ -139,7 +133,7 @@ def as_residuals(stored: StoredTensors, names: Iterable[str]) -> StoredTensors:
     if not terms:
         return stored
     shapes, shared = dict(stored.shapes), {}
-    for name in (n for n in stored.shapes if n.startswith(_EMBEDDINGS)):
+    for name in (n for n in stored.shapes if n.startswith(EMBEDDINGS)):
         if shapes.get(_base(name)) != shapes[name]:
             shapes[_base(name)], shared[_base(name)] = shapes[name], name
     for residual, name in terms.items():
@@ -156,14 +150,11 @@ def as_residuals(stored: StoredTensors, names: Iterable[str]) -> StoredTensors:
 
 def _base(name: str) -> str:
     """The generator's table to the discriminator's."""
-    return name.replace(ENCODER, GENERATOR, 1)
+    return name.replace(ENCODER, "generator/", 1)
 
 
 def write_tf1(
-    stored: StoredModel,
-    what: str,
-    output_dir: str | os.PathLike,
-    log: Callable[[str], None] = print,
+    stored: StoredModel, what: str, output_dir: str | os.PathLike, log: Log = print
 ) -> Path:
     """Writes the whole model as the original would: checkpoint, vocabulary, pointer.
 

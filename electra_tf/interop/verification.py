@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from electra_tf.config.model import ModelConfig
+from electra_tf.console import Log
 from electra_tf.errors import EXIT_DAMAGED, UserError, reason_of
 from electra_tf.interop import checkpoint, networks
 from electra_tf.interop.checkpoint import StoredModel
@@ -41,7 +42,7 @@ def words_tokenized_otherwise(
     stored: StoredModel,
     library: str,
     encode: Callable[[list[str]], list[list[int]]],
-    log: Callable[[str], None],
+    log: Log,
 ) -> dict[str, int]:
     """Counts and logs the words whose ids differ, alone or in capitals.
 
@@ -160,7 +161,7 @@ def require(results: Iterable[Result]) -> None:
             )
 
 
-def show(results: Iterable[Result], log: Callable[[str], None]) -> None:
+def show(results: Iterable[Result], log: Log) -> None:
     """A line for each comparison."""
     for r in results:
         how, limit = "measured", ""
@@ -230,7 +231,7 @@ def write_networks(
     output_dir: str | os.PathLike,
     kind: str,
     write: Callable[[Network, Path], tuple[list[Result], Mapping[str, Any]]],
-    log: Callable[[str], None],
+    log: Log,
 ) -> Path:
     """Writes networks into folders of their names below `output_dir`, all or none.
 

@@ -6,7 +6,6 @@ import pytest
 import tensorflow as tf
 
 from electra_tf.config.pretraining import PretrainingConfig
-from electra_tf.export import saved_model
 from electra_tf.inference.pretrained_model import PretrainedModel
 from tests.helpers.exporting import (
     NAMES,
@@ -14,6 +13,7 @@ from tests.helpers.exporting import (
     fresh_process,
     shared_export,
     shared_source,
+    write_part,
 )
 
 pytestmark = pytest.mark.thorough
@@ -71,7 +71,7 @@ def compiled(tmp_path_factory):
     """What -> a SavedModel whose signatures for ids XLA compiles."""
     source = shared_source("electra")._replace(jit_compile=True)
     folder = tmp_path_factory.mktemp("compiled")
-    return {what: saved_model.write_part(source, what, folder) for what in KINDS}
+    return {what: write_part(source, what, folder) for what in KINDS}
 
 
 def of_text(*values):

@@ -26,6 +26,7 @@ from tests.helpers.exporting import (
     shared_export,
     shared_source,
     tiny_source,
+    write_part,
     write_run,
 )
 from tests.helpers.runs import GOLDEN, run_script
@@ -71,7 +72,7 @@ def used(source, exported, strings, tmp_path_factory):
     folder = tmp_path_factory.mktemp("used")
     texts, vocab = strings
     speller = tiny_source(vocab=vocab)
-    speller = saved_model.write_part(speller, "preprocessor", folder)
+    speller = write_part(speller, "preprocessor", folder)
     models = {k: exported[k] for k in ("preprocessor", "encoder")}
     inputs = {k: v.tolist() for k, v in packed(source, TEXTS).items()}
     segments = {"first": FIRST, "second": SECOND, "lengths": [2, 3, 4, 7, 12, 32]}
@@ -154,7 +155,7 @@ class TestPreprocessor:
 class TestWriting:
     def test_versions_follow_each_other(self, source, tmp_path):
         (tmp_path / "preprocessor" / "3").mkdir(parents=True)
-        found = saved_model.write_part(source, "preprocessor", tmp_path)
+        found = write_part(source, "preprocessor", tmp_path)
         assert found == tmp_path / "preprocessor" / "4"
         assert sorted(p.name for p in found.parent.iterdir()) == ["3", "4"]
 
@@ -227,7 +228,7 @@ class TestPartsOfAModel:
     )
     def test_missing_part_is_refused(self, tmp_path, variant, what, words):
         with pytest.raises(UserError, match=words):
-            saved_model.write_part(tiny_source(variant), what, tmp_path)
+            write_part(tiny_source(variant), what, tmp_path)
         assert list(tmp_path.iterdir()) == []
 
     def test_kinds(self, source):
@@ -242,13 +243,13 @@ class TestPartsOfAModel:
         tensors = {k: v for k, v in stored.tensors.items() if k.startswith("electra/")}
         source = saved_model.source_of(stored._replace(tensors=tensors))
         assert saved_model.kinds_of(source) == ["encoder", "preprocessor"]
-        saved_model.write_part(source, "encoder", tmp_path / "exports")
+        write_part(source, "encoder", tmp_path / "exports")
 
     def test_loss_of_bfloat16_is_recorded(self, tmp_path):
         stored = readers.read(write_run(tmp_path, tiny_source()))
         source = saved_model.source_of(stored, "mixed_bfloat16")
         exact = saved_model.source_of(stored)
-        found = saved_model.write_part(source, "encoder", tmp_path / "out", exact)
+        found = write_part(source, "encoder", tmp_path / "out", exact)
         content = manifest.verify_folder(found)
         assert content["precision"] == "mixed_bfloat16"
         lost = content["differences_from_float32"]["serving_default/sequence_output"]

@@ -56,6 +56,16 @@ def shared_source(variant="electra") -> ExportedModel:
     return tiny_source(variant, dropout=0.2, layers=2)
 
 
+def write_part(source: ExportedModel, what, folder, in_float32=None) -> Path:
+    """Writes the SavedModel of a part; returns its directory."""
+    [what] = saved_model.parts_of(source, what)
+    make = saved_model.WHAT[what]
+    exact = {what: make(in_float32)} if in_float32 else {}
+    return saved_model.write_saved_models({what: make(source)}, source, folder, exact)[
+        0
+    ]
+
+
 @functools.cache
 def _shared_folder(variant) -> tempfile.TemporaryDirectory:
     return tempfile.TemporaryDirectory(prefix=f"exported_{variant}_")
@@ -65,7 +75,7 @@ def _shared_folder(variant) -> tempfile.TemporaryDirectory:
 def shared_export(variant, what) -> Path:
     """A SavedModel of that model; made once for all tests of a process."""
     folder = _shared_folder(variant).name
-    return saved_model.write_part(shared_source(variant), what, folder)
+    return write_part(shared_source(variant), what, folder)
 
 
 def write_run(data: Path, source: ExportedModel, **hparams) -> Path:

@@ -12,7 +12,7 @@ from electra_tf.config.hparams import read_hparams
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import UserError
 from electra_tf.interop import checkpoint
-from electra_tf.interop.checkpoint import CheckpointInfo, Opened
+from electra_tf.interop.checkpoint import CheckpointInfo
 from electra_tf.storage.checkpoints import StoredTensors
 from electra_tf.text.vocabulary import SPECIAL_TOKENS, TokenizerConfig, Vocabulary
 from tests.config.test_identity import CONFIGS
@@ -36,7 +36,7 @@ VOCAB = Vocabulary((*SPECIAL_TOKENS, "a"))
 
 def info(sha256=VOCAB.sha256, cased=False, **known):
     tokenizer = TokenizerConfig(not cased, not cased)
-    rest = (None, lambda: None)
+    rest = (None, lambda log: None)
     return CheckpointInfo("M", SMALL | known, tokenizer, *rest, recorded_sha256=sha256)
 
 
@@ -89,8 +89,8 @@ def test_error_has_all_differences_and_the_hparams_that_fit():
 
 
 def test_export_compares_weights_files_and_hparams_at_once():
-    weights = Opened(StoredTensors("M", shapes_of(256, 12, 64, 12), lambda name: None))
-    model = dataclasses.replace(info(hidden_act="relu"), open=lambda: weights)
+    weights = StoredTensors("M", shapes_of(256, 12, 64, 12), lambda name: None)
+    model = dataclasses.replace(info(hidden_act="relu"), open=lambda log: weights)
     shapes = {"embedding_size": 8, "max_position_embeddings": 40}
     found = model.compare({"model_hparam_overrides": {"hidden_act": "tanh"}}, "export")
     assert found == [
