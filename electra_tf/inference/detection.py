@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from electra_tf.console import printable
 from electra_tf.inference.model import TokenPrediction
-from electra_tf.inference.scoring import batched
+from electra_tf.inference.scoring import chunks
 from electra_tf.text.records import json_line
 
 if TYPE_CHECKING:
     from electra_tf.inference.pretrained_model import PretrainedModel
 
-FORMATS = ("terminal", "jsonl", "html")
 # Passages per call of the model, so that output appears while a long input is read.
 _CHUNK = 256
 
@@ -34,7 +33,7 @@ def detect(
       corruption_seed: of the replacements by the generator; None: no replacements.
     """
     texts = filter(None, map(str.strip, texts))
-    for number, chunk in enumerate(batched(texts, _CHUNK)):
+    for number, chunk in enumerate(chunks(texts, _CHUNK)):
         if corruption_seed is None:
             tokens = model.detect(chunk)
         else:
@@ -56,7 +55,7 @@ def show(
 
     Args:
       detected: texts with the predictions for their tokens.
-      form: one of FORMATS.
+      form: terminal, jsonl or html.
       temperature: of the generator that drew the replacements; None: no replacements.
       threshold: probability above which a token of an unchanged text is marked.
       colour: mark with colours in the terminal, rather than with signs.

@@ -32,6 +32,7 @@ from electra_tf.finetune.inputs import Columns, Input, Source, shown
 from electra_tf.finetune.results import hparams_in
 from electra_tf.finetune.task import Task, TaskFacts, facts_of, read_facts
 from electra_tf.inference.model import Predictor
+from electra_tf.inference.scoring import chunks
 from electra_tf.interop import huggingface, readers
 from electra_tf.interop.checkpoint import FINETUNE, fit_rows
 from electra_tf.interop.huggingface import ARCHITECTURES
@@ -352,25 +353,19 @@ class TaskPredictor(Predictor):
         self, inputs: Iterable[Input]
     ) -> Iterator[tuple[Input, dict[str, Any]]]:
         """Yields each input with its prediction, in order."""
-        for chunk in self._chunks(inputs):
+        # Inputs are read until there are enough sequences for one call.
+        prepared, length = self._prepared(inputs), lambda one: max(1, len(one[2]))
+        for chunk in chunks(prepared, _CHUNK, length):
             outputs = self.outputs([x for _, _, features in chunk for x in features])
             for one, example, features in chunk:
                 rows = list(itertools.islice(outputs, len(features)))
                 yield one, self._task.prediction(example, rows)
 
-    def _chunks(self, inputs: Iterable[Input]) -> Iterator[list[tuple]]:
-        """Groups inputs with their examples and features, ~512 sequences at a time."""
-        chunk, size = [], 0
+    def _prepared(self, inputs: Iterable[Input]) -> Iterator[tuple[Input, Any, list]]:
+        """Yields each input with its example and the features of its sequences."""
         for number, one in enumerate(inputs):
             example = self._task.input_example(number, one.fields)
-            features = list(self._task.featurize(example, False))
-            chunk.append((one, example, features))
-            size += max(1, len(features))
-            if size >= _CHUNK:
-                yield chunk
-                chunk, size = [], 0
-        if chunk:
-            yield chunk
+            yield one, example, list(self._task.featurize(example, False))
 
     def outputs(self, features: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         """The outputs of the task's head for each sequence, in order."""

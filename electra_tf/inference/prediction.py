@@ -19,7 +19,7 @@ from electra_tf.finetune.results import hparams_in
 from electra_tf.finetune.task import rounded
 from electra_tf.inference import finetuned, pretrained_model
 from electra_tf.inference.model import Model, Predictor, plain
-from electra_tf.inference.scoring import batched
+from electra_tf.inference.scoring import chunks
 from electra_tf.paths import local_of, readable_by_tensorflow
 from electra_tf.storage.manifest import saved_model_in, verify_folder
 from electra_tf.storage.remote_run import bring_model
@@ -106,11 +106,7 @@ class SavedModelPart(Model):
         elif kind == "generator":
             self._logits_at = run
         elif kind == "scorer":
-            self.methods, self._scores = ("electric",), run
-
-    def _score_function(self, method: str) -> Callable[..., Any]:
-        del method
-        return self._scores
+            self.methods = {"electric": run}
 
     def __repr__(self) -> str:
         return f"<{self.what} from {self.name}>"
@@ -152,7 +148,7 @@ class SavedModelPredictor(Predictor):
         """Yields each input with its prediction, in order."""
         import tensorflow as tf
 
-        for chunk in batched(inputs, _BATCH):
+        for chunk in chunks(inputs, _BATCH):
             texts = [one.fields for one in chunk]
             if self._is_tagger:
                 texts = [{"text": " ".join(one["words"])} for one in texts]
