@@ -286,15 +286,11 @@ class Checkpoints:
                 )
 
     def _remove(self, step: int) -> None:
-        # The manifest goes first, into a directory that marks the rest as ours to
+        # The manifest goes first, beside a directory that marks the rest as ours to
         # clear, so that a kill in between leaves no half checkpoint.
-        partial = self._partial(step)
-        partial.mkdir(exist_ok=True)
-        for name in sorted(
-            self._groups()[step], key=lambda n: CHECKPOINT_MANIFEST not in n
-        ):
-            os.replace(self.directory / name, partial / name)
-        shutil.rmtree(partial)
+        self._partial(step).mkdir(exist_ok=True)
+        os.unlink(self.prefix(step) + CHECKPOINT_MANIFEST)
+        self._discard(step)
 
 
 class BackgroundSaver:

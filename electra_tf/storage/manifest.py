@@ -233,10 +233,10 @@ def write_checkpoint_manifest(
     sync_directory(directory)
 
 
-def read_checkpoint_manifest(directory: Path, step: int) -> CheckpointManifest:
-    """The manifest of a step, checked against its own checksum.
+def verify_checkpoint(directory: Path, step: int) -> CheckpointManifest:
+    """The manifest of a step, checked against its own checksum and all its files.
 
-    Raises `DamagedCheckpointError`.
+    Raises `DamagedCheckpointError` naming the file.
     """
     name = name_of(step) + CHECKPOINT_MANIFEST
     try:
@@ -251,15 +251,6 @@ def read_checkpoint_manifest(directory: Path, step: int) -> CheckpointManifest:
         raise DamagedCheckpointError(f"{name} is unreadable") from error
     if promised != actual or manifest.step != step:
         raise DamagedCheckpointError(f"{name} does not match its checksum")
-    return manifest
-
-
-def verify_checkpoint(directory: Path, step: int) -> CheckpointManifest:
-    """The manifest of a step, after a comparison of all its files with it.
-
-    Raises `DamagedCheckpointError` naming the file.
-    """
-    manifest = read_checkpoint_manifest(directory, step)
     for name, record in manifest.files.items():
         if damage := damage_of(directory / name, record):
             raise DamagedCheckpointError(f"{name} {damage}")
