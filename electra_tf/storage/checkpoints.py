@@ -42,6 +42,7 @@ from electra_tf.storage.manifest import (
     POINTER,
     CheckpointManifest,
     DamagedCheckpointError,
+    complete_steps,
     name_of,
     pointer_to,
     split_name,
@@ -270,9 +271,8 @@ class Checkpoints:
     def _remove_old(self) -> None:
         if not self.keep:
             return
-        names = set(self._names())
-        ours = [s for s in self.steps() if name_of(s) + CHECKPOINT_MANIFEST in names]
         # The last save stays, even if there are higher steps.
+        ours = complete_steps(self._names())
         ours.sort(key=lambda step: (step == self.last_saved_step, step))
         for step in ours[: -self.keep]:
             try:

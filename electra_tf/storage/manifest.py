@@ -13,7 +13,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -185,10 +185,10 @@ def split_name(name: str) -> tuple[int, str] | None:
     return (int(match[1]), match[2] or "") if match else None
 
 
-def has_checkpoints(directory: str | os.PathLike) -> bool:
-    """Whether a directory holds checkpoints of this project."""
-    names = map(split_name, os.listdir(directory))
-    return any(name and name[1] == CHECKPOINT_MANIFEST for name in names)
+def complete_steps(names: Iterable[str]) -> list[int]:
+    """The steps of the checkpoints whose manifest is among the names, ascending."""
+    parts = filter(None, map(split_name, names))
+    return sorted(step for step, suffix in parts if suffix == CHECKPOINT_MANIFEST)
 
 
 def pointer_to(names: Sequence[str]) -> str:

@@ -29,6 +29,7 @@ from electra_tf.storage.manifest import (
     CHECKPOINT_MANIFEST,
     POINTER,
     DamagedCheckpointError,
+    complete_steps,
     name_of,
     split_name,
     verify_checkpoint,
@@ -80,12 +81,12 @@ def _bring_run(path: str, is_writer: bool = False) -> None:
 
     def rest(there):
         is_new = is_writer and POINTER not in there  # none is complete yet
-        if not (_complete(there) or is_new):
+        if not (complete_steps(there) or is_new):
             return list(there)  # maybe the original's checkpoints, without manifests
         return [name for name in there if _step_of(name) is None]
 
     names = remote.bring(path, _is_ours, rest, is_writer)
-    for step in reversed(_complete(names)):
+    for step in reversed(complete_steps(names)):
         files = functools.partial(_files_of, step)
         remote.bring(path, _is_ours, files, is_writer)
         with contextlib.suppress(DamagedCheckpointError):  # `Checkpoints` reports it
@@ -108,16 +109,10 @@ def _files_of(step: int, names: Iterable[str]) -> list[str]:
     return sorted(own, key=lambda name: (name == manifest, name))
 
 
-def _complete(names: Iterable[str]) -> list[int]:
-    """The steps whose manifest is among the names, ascending."""
-    parts = filter(None, map(split_name, names))
-    return sorted(step for step, suffix in parts if suffix == CHECKPOINT_MANIFEST)
-
-
 def _remove_incomplete(folder: str) -> None:
     """Removes copies of checkpoints whose upload was interrupted."""
     names = os.listdir(folder) if os.path.isdir(folder) else []
-    steps = {None, *_complete(names)}
+    steps = {None, *complete_steps(names)}
     for name in names:
         if _is_ours(name) and _step_of(name) not in steps:
             os.unlink(os.path.join(folder, name))
@@ -200,7 +195,7 @@ class RunFolder:
 
     def _upload(self, folder: str) -> None:
         names = [name for name in remote.names_below(folder) if _is_ours(name)]
-        steps = _complete(names)
+        steps = complete_steps(names)
         # Training writes on meanwhile, to metrics and events.
         others = [n for n in names if n != POINTER and _step_of(n) not in steps]
         remote.put(folder, others, may_grow=True)
@@ -224,7 +219,7 @@ class RunFolder:
         """
         if not (self._keep and own):
             return []
-        older = [step for step in _complete(there) if step < own[0]]
+        older = [step for step in complete_steps(there) if step < own[0]]
         kept = [*older, *own][-self._keep :]
         steps = sorted({*map(_step_of, there)} - {None, *kept})
         return [step for step in steps if step < own[-1]]
