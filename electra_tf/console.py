@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import os
 import re
@@ -138,6 +139,7 @@ class Console:
         return erase
 
 
+@dataclasses.dataclass
 class Progress:
     """The progress line, the same on a terminal and in a file:
 
@@ -151,23 +153,17 @@ class Progress:
       shown: metrics on the line: name -> label.
     """
 
-    def __init__(
-        self,
-        console: Console,
-        total: int,
-        start: int,
-        batch_size: int,
-        every: int,
-        shown: Mapping[str, str] | None = None,
-    ):
-        self._shown = shown or {}
-        self._console = console
-        self._total = total
-        self._batch_size = batch_size
-        self._every = every
-        self._begin = self._shown_at = time.monotonic()
-        self._marks = [(start, self._begin)]  # steps and times of recent loops
-        self._shown_step = start
+    console: Console
+    total: int
+    start: int
+    batch_size: int
+    every: int
+    shown: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self):
+        self._shown_at = time.monotonic()
+        self._marks = [(self.start, self._shown_at)]  # steps and times of recent loops
+        self._shown_step = self.start
         self._is_first = True
 
     def update(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -179,35 +175,35 @@ class Progress:
         else:
             self._marks = [*self._marks[-200:], (step, now)]
         line = self.line(step, metrics, now)
-        if self._console.is_terminal:
-            self._console.update(line)
+        if self.console.is_terminal:
+            self.console.update(line)
         elif (
             self._is_first
-            or step == self._total
-            or step // self._every > self._shown_step // self._every
+            or step == self.total
+            or step // self.every > self._shown_step // self.every
             or now - self._shown_at > _QUIET_SECONDS
         ):
-            self._console.log(line)
+            self.console.log(line)
             self._shown_step, self._shown_at = step, now
         self._is_first = False
 
     def line(self, step: int, metrics: Mapping[str, float], now: float) -> str:
         """The text of the progress line."""
         first, since = self._marks[0]
-        parts = [f"{step}/{self._total}"]
+        parts = [f"{step}/{self.total}"]
         if step > first and now > since:
             speed = (step - first) / (now - since)
-            left = duration((self._total - step) / speed)
-            parts += [f"{speed * self._batch_size:.0f} seq/s", f"ETA {left}"]
+            left = duration((self.total - step) / speed)
+            parts += [f"{speed * self.batch_size:.0f} seq/s", f"ETA {left}"]
         shown = [
             f"{label} {metrics[name]:#.3g}"
-            for name, label in self._shown.items()
+            for name, label in self.shown.items()
             if name in metrics
         ]
         return " ".join([*parts, *(["-", *shown] if shown else [])])
 
     def close(self) -> None:
         """Ends the line in place."""
-        if self._console.is_terminal and self._console._width:
-            self._console._width = 0
-            self._console.log()
+        if self.console.is_terminal and self.console._width:
+            self.console._width = 0
+            self.console.log()

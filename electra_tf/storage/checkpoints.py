@@ -21,6 +21,7 @@ checkpoints works without it.
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import os
@@ -55,6 +56,7 @@ CORRUPT = ".corrupt"
 _SUFFIX = re.compile(r"\.(index|json|data-\d{5}-of-\d{5})")
 
 
+@dataclasses.dataclass(eq=False)
 class Checkpoints:
     """The checkpoints of one run directory.
 
@@ -72,30 +74,23 @@ class Checkpoints:
       log: called with one line of text.
     """
 
-    def __init__(
-        self,
-        directory: str | os.PathLike,
-        *,
-        keep: int = 0,
-        identity: Mapping[str, Any] | None = None,
-        settings: Mapping[str, Any] | None = None,
-        advice: str = "choose another --model-name",
-        read_only: bool = False,
-        before_save: Callable[[], None] = lambda: None,
-        after_save: Callable[[], None] = lambda: None,
-        log: Callable[[str], None] = print,
-    ):
-        self.directory = Path(directory)
-        self.keep = keep
+    directory: Path
+    _: dataclasses.KW_ONLY
+    keep: int = 0
+    identity: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    advice: str = "choose another --model-name"
+    read_only: bool = False
+    before_save: Callable[[], None] = lambda: None
+    after_save: Callable[[], None] = lambda: None
+    log: Callable[[str], None] = print
+    last_saved_step: int | None = dataclasses.field(default=None, init=False)
+
+    def __post_init__(self):
+        self.directory = Path(self.directory)
         # Through JSON and back, to be compared with values that were read.
-        self.identity = json.loads(json.dumps(identity or {}))
-        self.settings = json.loads(json.dumps(settings or {}))
-        self.advice = advice
-        self.read_only = read_only
-        self.last_saved_step: int | None = None
-        self._before_save = before_save
-        self._after_save = after_save
-        self.log = log
+        self.identity = json.loads(json.dumps(self.identity))
+        self.settings = json.loads(json.dumps(self.settings))
 
     def prefix(self, step: int) -> str:
         """TensorFlow's path of the checkpoint of `step`."""
@@ -244,7 +239,7 @@ class Checkpoints:
         """
         if step == self.last_saved_step:
             return
-        self._before_save()
+        self.before_save()
         partial = self._partial(step)
         try:
             partial.mkdir(parents=True)
@@ -266,7 +261,7 @@ class Checkpoints:
         # For `tf.train.latest_checkpoint`; it is never read here.
         text = pointer_to([name_of(s) for s in self.steps()])
         atomic_write(self.directory / POINTER, text)
-        self._after_save()
+        self.after_save()
 
     def _remove_old(self) -> None:
         if not self.keep:

@@ -13,6 +13,7 @@ not uploaded before a kill are computed again, to the same bits.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import os
 import shutil
@@ -127,6 +128,7 @@ def remove_run(directory: str) -> None:
     shutil.rmtree(directory, ignore_errors=True)
 
 
+@dataclasses.dataclass
 class RunFolder:
     """A run's directory, in a bucket or not, as a context manager.
 
@@ -143,33 +145,24 @@ class RunFolder:
     be written.
     """
 
-    def __init__(
-        self,
-        directory: str | os.PathLike,
-        lock: Lock | None = None,
-        *,
-        keep: int = 0,
-        log: Callable[[str], None] = print,
-    ):
-        self.directory = os.fspath(directory).rstrip("/")
-        self.is_remote = remote.is_remote(directory)
-        self._folders = [os.path.join(self.directory, name) for name in _FOLDERS]
-        self._keep = keep
-        self._log = log
-        self._lock = lock if self.is_remote else None
+    directory: str | os.PathLike
+    lock: Lock | None = None
+    _: dataclasses.KW_ONLY
+    keep: int = 0
+    log: Callable[[str], None] = print
+
+    def __post_init__(self):
+        names = _FOLDERS if remote.is_remote(self.directory) else ()
+        self._folders = [os.path.join(self.directory, name) for name in names]
 
     def __enter__(self) -> RunFolder:
-        if not self.is_remote:
-            return self
         for folder in self._folders:
-            _bring_run(folder, is_writer=self._lock is not None)
-            if self._lock:
+            _bring_run(folder, is_writer=self.lock is not None)
+            if self.lock:
                 _remove_incomplete(folder)
         return self
 
     def __exit__(self, kind, error, _) -> None:
-        if self._lock is None:
-            return
         if getattr(error, "exit_code", None) in (EXIT_CANNOT_WRITE, EXIT_LOCKED):
             return
         with contextlib.suppress(UserError) if error else contextlib.nullcontext():
@@ -177,11 +170,11 @@ class RunFolder:
 
     def upload(self) -> None:
         """Uploads what has changed; raises `UserError` (73, 75) if that fails."""
-        if self._lock is None:
+        if self.lock is None or not self._folders:
             return
         for wait in (*_WAITS, None):
             try:
-                self._lock.check()
+                self.lock.check()
                 for folder in self._folders:
                     self._upload(folder)
                 return
@@ -190,7 +183,7 @@ class RunFolder:
                     raise
                 if wait is None:  # 73 whether it failed at looking or at writing
                     raise UserError(str(error), EXIT_CANNOT_WRITE) from error
-                self._log(f"{str(error).splitlines()[0]}; trying again.")
+                self.log(f"{str(error).splitlines()[0]}; trying again.")
                 time.sleep(wait)
 
     def _upload(self, folder: str) -> None:
@@ -217,9 +210,9 @@ class RunFolder:
         copy lacks are damaged. They do not count among those to keep, and are removed
         once the run is past them.
         """
-        if not (self._keep and own):
+        if not (self.keep and own):
             return []
         older = [step for step in complete_steps(there) if step < own[0]]
-        kept = [*older, *own][-self._keep :]
+        kept = [*older, *own][-self.keep :]
         steps = sorted({*map(_step_of, there)} - {None, *kept})
         return [step for step in steps if step < own[-1]]
