@@ -83,13 +83,6 @@ class Console:
         self._ticked = time.monotonic()
         self.is_terminal = self._stream.isatty()
 
-    @property
-    def width(self) -> int:
-        """Columns of the terminal; 80 if unknown."""
-        with contextlib.suppress(OSError):
-            return os.get_terminal_size(self._stream.fileno()).columns or 80
-        return 80
-
     def log(self, message: str = "") -> None:
         """Writes a line that stays."""
         if self._silent:
@@ -109,7 +102,8 @@ class Console:
         if self._silent:
             return
         with self._without_errors():
-            message = message[: self.width - 1]
+            columns = os.get_terminal_size(self._stream.fileno()).columns or 80
+            message = message[: columns - 1]
             self._stream.write(self._erased() + message)
             self._stream.flush()
             self._width = len(message)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 import functools
 import math
 import re
@@ -359,6 +360,7 @@ def plain(value: Any) -> Any:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class Predictor(Model, abc.ABC):
     """A model that predicts.
 
@@ -371,20 +373,18 @@ class Predictor(Model, abc.ABC):
       facts: in JSON, all that answers depend on besides the weights.
     """
 
-    def __init__(
-        self,
-        origin: str,
-        task: str,
-        reads: str,
-        num_texts: int = 1,
-        fewest: int | None = None,
-        facts: Mapping[str, Any] = MappingProxyType({}),
-    ):
-        self.origin, self.task, self.reads, self.facts = origin, task, reads, facts
-        self.name, self.what = origin, f"a model fine-tuned on {task}"
-        count = num_texts if reads == "texts" else 2
-        self._columns = _COLUMNS.get(reads, ())[:count]
-        self._fewest = fewest or len(self._columns)
+    origin: str
+    task: str
+    reads: str
+    num_texts: int = 1
+    fewest: int | None = None
+    facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self):
+        self.name, self.what = self.origin, f"a model fine-tuned on {self.task}"
+        count = self.num_texts if self.reads == "texts" else 2
+        self._columns = _COLUMNS.get(self.reads, ())[:count]
+        self._fewest = self.fewest or len(self._columns)
 
     @abc.abstractmethod
     def read_inputs(self, source: Source) -> Iterator[Input]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import bisect
 import os
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,16 +64,6 @@ def _read_saved_model(folder: Path) -> SavedModelPredictor | SavedModelPart:
     raise UserError(f"{folder} is a SavedModel, but not one of export_model.py.")
 
 
-class _Encoder:
-    """The encoder of a SavedModel, with the call of `TextEncoder`."""
-
-    def __init__(self, states: Callable[..., Any], hidden_size: int):
-        self._states, self.hidden_size = states, hidden_size
-
-    def __call__(self, *inputs) -> Any:
-        return types.SimpleNamespace(sequence_output=self._states(*inputs))
-
-
 class SavedModelPart(Model):
     """An encoder, preprocessor, detector, generator or scorer.
 
@@ -100,7 +90,8 @@ class SavedModelPart(Model):
             return call(**dict(zip(_IDS, tensors, strict=False)))[output]
 
         if kind == "encoder":
-            self.encoder = _Encoder(run, call.structured_outputs[output].shape[-1])
+            self.encoder = lambda *x: types.SimpleNamespace(sequence_output=run(*x))
+            self.encoder.hidden_size = call.structured_outputs[output].shape[-1]
         elif kind == "detector":
             self._detect = run
         elif kind == "generator":

@@ -158,11 +158,10 @@ def _write_shards(command: str, given, beam_args: str | None) -> None:
         "score": (corpus_run.Scores, "encoding_errors text_key method overlap tokens"),
     }[command]
     options = {name: getattr(given, name) for name in names.split()}
-    if command == "predict":
-        options["data_dir"] = given.data_dir and os.path.abspath(given.data_dir)
-        options["model"] = os.path.abspath(given.model)
-    else:
-        options["model"] = os.path.abspath(_model(given))
+    model = given.model if command == "predict" else _model(given)
+    options["model"] = os.path.abspath(model)
+    if options.get("data_dir"):
+        options["data_dir"] = os.path.abspath(given.data_dir)
     shard_bytes = given.shard_mb and max(1, round(given.shard_mb * 1e6))
     manifest = corpus_run.run(
         *(command, load, options, given.input, given.output_dir),

@@ -63,21 +63,14 @@ def to_json(text: str, scored: TextScore | list[TokenScore]) -> dict[str, Any]:
     """One JSON object per text, with its tokens if these were scored."""
     if isinstance(scored, TextScore):
         return {"text": text} | scored._asdict() | {"score": round(scored.score, 6)}
-    return {
-        "text": text,
-        "score": round(math.fsum(token.score for token in scored), 6),
-        "num_tokens": len(scored),
-        "num_unknown": sum(token.is_unknown for token in scored),
-        "tokens": [
-            {
-                "token": token.text,
-                "start": token.start,
-                "end": token.end,
-                "score": round(token.score, 6),
-            }
-            for token in scored
-        ],
-    }
+    tokens = [
+        {"token": token, "start": start, "end": end, "score": round(score, 6)}
+        for token, start, end, score, _ in scored
+    ]
+    total = math.fsum(token.score for token in scored)
+    unknown = sum(token.is_unknown for token in scored)
+    whole = to_json(text, TextScore(total, len(scored), unknown))
+    return whole | {"tokens": tokens}
 
 
 def rows(

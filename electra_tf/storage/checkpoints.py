@@ -162,11 +162,7 @@ class Checkpoints:
             return manifest
         if self.read_only and max(self.steps(), default=-1) > max(damaged, default=-1):
             return self.newest_intact()  # The training beside us has gone on.
-        traces = sorted(
-            name
-            for name in self._names()
-            if name == POINTER or (split_name(name) or (0, ""))[1]
-        )
+        traces = sorted(n for n in self._names() if n == POINTER or split_name(n))
         if traces:
             found = next(iter(damaged.values()), f"only {traces[0]} is left")
             raise UserError(
