@@ -27,12 +27,6 @@ from electra_tf.text.tokenization import Tokenizer, encoded
 from electra_tf.text.vocabulary import Vocabulary
 
 _BATCH = 64
-# Inputs of a task's signature -> kind of its input, a key of `inputs.FORMS`.
-_READS = {
-    ("text",): "texts",
-    ("text", "text_b"): "texts",
-    ("context", "question"): "questions",
-}
 _ANSWERS = {"label", "labels", "value", "answer"}
 # Parts of a pre-trained model -> (signature and output for ids).
 _PARTS = {
@@ -115,10 +109,11 @@ class SavedModelPredictor(Predictor):
         self._call = call
         self._takes = tuple(sorted(call.structured_input_signature[1]))
         self._is_tagger = "words" in call.structured_outputs
+        reads = "questions" if "question" in self._takes else "texts"
         super().__init__(
             str(folder.absolute()),
             manifest.get("task", folder.parent.name),
-            "words" if self._is_tagger else _READS[self._takes],
+            "words" if self._is_tagger else reads,
             len(self._takes),
         )
         self._choices = [*map(tuple, manifest.get("columns", [])), self._takes]
@@ -187,17 +182,12 @@ def _tags(words: list[str], row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _answer(row: dict[str, Any]) -> dict[str, Any]:
-    answer = {
-        "answer": row["answer"],
-        "start": row["start"],
-        "end": row["end"],
-        "score": rounded(row["score"]),
-        "probability": rounded(row["probability"]),
-    }
+    answer = {name: row[name] for name in ("answer", "start", "end")}
+    numbers = [n for n in ("score", "probability", "null_odds") if n in row]
+    answer |= {name: rounded(row[name]) for name in numbers}
     if row["start"] < 0:
         answer |= {"start": None, "end": None, "score": 0.0}
     if "null_odds" in row:
-        answer["null_odds"] = rounded(row["null_odds"])
         answer["has_answer"] = bool(row["has_answer"])
     return answer
 

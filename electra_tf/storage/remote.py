@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import fcntl
 import functools
 import glob
 import json
@@ -223,12 +222,9 @@ def bring(
 
 def is_written_to(folder: str | os.PathLike) -> bool:
     """Whether a process of this machine holds the lock of a run's directory."""
-    try:
-        with open(os.path.join(folder, "run.lock"), "rb") as f:
-            # For a moment this refuses a process that starts now.
-            fcntl.flock(f, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
-        return isinstance(error, BlockingIOError)
+    with contextlib.suppress(OSError), open(os.path.join(folder, "run.lock")) as f:
+        # For a moment this refuses a process that starts now.
+        return flock(f, shared=True) is False
     return False
 
 
