@@ -97,11 +97,9 @@ def run(
     Raises `UserError` for unreadable input, or a folder that holds anything else.
     """
     gpus = processes.gpus()
-    workers = (
-        1
-        if beam_args is not None
-        else workers or len(gpus) or len(os.sched_getaffinity(0))
-    )
+    if beam_args is not None:
+        workers = 1
+    workers = workers or len(gpus) or len(os.sched_getaffinity(0))
     if gpus and workers > 1:
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # for the workers
     before_tensorflow()
