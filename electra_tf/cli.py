@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 
 from absl import app, flags
 
-from electra_tf import startup
+from electra_tf import processes, startup
 from electra_tf.console import open_closed_streams, printable, say
 from electra_tf.errors import (
     EXIT_CANNOT_WRITE,
@@ -80,6 +80,7 @@ def run(
     global _module
     _module = main.__module__
     open_closed_streams()
+    processes.end_with_parent()
     startup.in_script = True
     # Saves the search for cycles at the end, which takes a second.
     atexit.register(gc.freeze)

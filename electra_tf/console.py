@@ -93,9 +93,8 @@ class Console:
 
     def heading(self, text: str) -> None:
         """Writes a heading between rules, as the original does."""
-        self.log("=" * 80)
-        self.log(text)
-        self.log("=" * 80)
+        rule = "=" * 80
+        self.log(f"{rule}\n{text}\n{rule}")
 
     def update(self, message: str) -> None:
         """Rewrites the terminal's last line; longer lines are cut to its width."""
