@@ -14,6 +14,7 @@ among its top-level imports, so that `--help` and errors in flags and hparams ar
 import atexit
 import contextlib
 import errno
+import functools
 import gc
 import os
 import re
@@ -24,7 +25,7 @@ from typing import Any, NoReturn
 
 from absl import app, flags
 
-from electra_tf import startup
+from electra_tf import processes, startup
 from electra_tf.console import open_closed_streams, printable, say
 from electra_tf.errors import (
     EXIT_CANNOT_WRITE,
@@ -79,11 +80,12 @@ def run(
     global _module
     _module = main.__module__
     open_closed_streams()
+    processes.end_with_parent()
     startup.in_script = True
     # Saves the search for cycles at the end, which takes a second.
     atexit.register(gc.freeze)
     app.run(
-        *(_guarded(main), argv),
+        *(functools.partial(_call, main), argv),
         flags_parser=lambda argv: _parse_flags(argv, commands or {}),
     )
 
@@ -128,38 +130,32 @@ class _PathParser(flags.ArgumentParser):
         return "path"
 
 
-def _guarded(main: Callable[[list[str]], Any]) -> Callable[[list[str]], Any]:
-    """Wraps `main` so that the user's mistakes end without a traceback."""
-
-    def guarded(argv: list[str]) -> Any:
-        try:
-            code = main(argv)
-        except UserError as e:
-            if e.exit_code == EXIT_PEER_LOST:
-                say(f"error: {shown(str(e))}", sys.stderr)
-                _leave(e.exit_code)
-            _exit(str(e), e.exit_code)
-        except KeyboardInterrupt:
-            _exit("interrupted", _EXIT_INTERRUPTED)
-        except OSError as e:
-            if e.errno in _CANNOT_OPEN and e.filename is not None:
-                place = str(e.filename)
-                place = place if len(place) <= 200 else f"{place[:197]}..."
-                _exit(f"cannot open {place}: {e.strerror}", EXIT_CONFIG)
-            if e.errno not in _CANNOT_WRITE:
-                raise
-            _exit(f"cannot write {e.filename or ''}: {e.strerror}", EXIT_CANNOT_WRITE)
-        except Exception as e:
-            # By name, as not every script imports TensorFlow.
-            if type(e).__name__ not in ("ResourceExhaustedError", "MemoryError"):
-                raise
-            say(f"error: {_out_of_memory(e)}", sys.stderr)
-            _leave(EXIT_CONFIG)
-        if code == EXIT_PREEMPTED and "TF_CONFIG" not in os.environ:
-            _leave(code)
-        return code
-
-    return guarded
+def _call(main: Callable[[list[str]], Any], argv: list[str]) -> Any:
+    """Calls `main` so that the user's mistakes end without a traceback."""
+    try:
+        code = main(argv)
+    except UserError as e:
+        if e.exit_code == EXIT_PEER_LOST:
+            _leave(e.exit_code, str(e))
+        _exit(str(e), e.exit_code)
+    except KeyboardInterrupt:
+        _exit("interrupted", _EXIT_INTERRUPTED)
+    except OSError as e:
+        if e.errno in _CANNOT_OPEN and e.filename is not None:
+            place = str(e.filename)
+            place = place if len(place) <= 200 else f"{place[:197]}..."
+            _exit(f"cannot open {place}: {e.strerror}", EXIT_CONFIG)
+        if e.errno not in _CANNOT_WRITE:
+            raise
+        _exit(f"cannot write {e.filename or ''}: {e.strerror}", EXIT_CANNOT_WRITE)
+    except Exception as e:
+        # By name, as not every script imports TensorFlow.
+        if type(e).__name__ not in ("ResourceExhaustedError", "MemoryError"):
+            raise
+        _leave(EXIT_CONFIG, _out_of_memory(e))
+    if code == EXIT_PREEMPTED and "TF_CONFIG" not in os.environ:
+        _leave(code)
+    return code
 
 
 def _out_of_memory(error: Exception) -> str:
@@ -175,19 +171,25 @@ def _out_of_memory(error: Exception) -> str:
     return f"not enough memory{f': {found[0]}' if found else ''}.\n{advice}"
 
 
-def _leave(code: int) -> NoReturn:
+def _leave(code: int, message: str = "") -> NoReturn:
     """Ends the process without the cleanup of Python and TensorFlow.
 
     Cleanup takes two seconds for ELECTRA-Small, and a scheduler may not wait.
     """
+    if message:
+        _report(message)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):  # The terminal may be closed.
             stream.flush()
     os._exit(code)
 
 
-def _exit(message: str, code: int) -> NoReturn:
+def _report(message: str) -> None:
     say(f"error: {printable(shown(message))}", sys.stderr)
+
+
+def _exit(message: str, code: int) -> NoReturn:
+    _report(message)
     sys.exit(code)
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import os
 import re
@@ -83,13 +84,6 @@ class Console:
         self._ticked = time.monotonic()
         self.is_terminal = self._stream.isatty()
 
-    @property
-    def width(self) -> int:
-        """Columns of the terminal; 80 if unknown."""
-        with contextlib.suppress(OSError):
-            return os.get_terminal_size(self._stream.fileno()).columns or 80
-        return 80
-
     def log(self, message: str = "") -> None:
         """Writes a line that stays."""
         if self._silent:
@@ -100,16 +94,16 @@ class Console:
 
     def heading(self, text: str) -> None:
         """Writes a heading between rules, as the original does."""
-        self.log("=" * 80)
-        self.log(text)
-        self.log("=" * 80)
+        rule = "=" * 80
+        self.log(f"{rule}\n{text}\n{rule}")
 
     def update(self, message: str) -> None:
         """Rewrites the terminal's last line; longer lines are cut to its width."""
         if self._silent:
             return
         with self._without_errors():
-            message = message[: self.width - 1]
+            columns = os.get_terminal_size(self._stream.fileno()).columns or 80
+            message = message[: columns - 1]
             self._stream.write(self._erased() + message)
             self._stream.flush()
             self._width = len(message)
@@ -139,6 +133,7 @@ class Console:
         return erase
 
 
+@dataclasses.dataclass
 class Progress:
     """The progress line, the same on a terminal and in a file:
 
@@ -152,23 +147,17 @@ class Progress:
       shown: metrics on the line: name -> label.
     """
 
-    def __init__(
-        self,
-        console: Console,
-        total: int,
-        start: int,
-        batch_size: int,
-        every: int,
-        shown: Mapping[str, str] | None = None,
-    ):
-        self._shown = shown or {}
-        self._console = console
-        self._total = total
-        self._batch_size = batch_size
-        self._every = every
-        self._begin = self._shown_at = time.monotonic()
-        self._marks = [(start, self._begin)]  # steps and times of recent loops
-        self._shown_step = start
+    console: Console
+    total: int
+    start: int
+    batch_size: int
+    every: int
+    shown: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self):
+        self._shown_at = time.monotonic()
+        self._marks = [(self.start, self._shown_at)]  # steps and times of recent loops
+        self._shown_step = self.start
         self._is_first = True
 
     def update(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -180,35 +169,35 @@ class Progress:
         else:
             self._marks = [*self._marks[-200:], (step, now)]
         line = self.line(step, metrics, now)
-        if self._console.is_terminal:
-            self._console.update(line)
+        if self.console.is_terminal:
+            self.console.update(line)
         elif (
             self._is_first
-            or step == self._total
-            or step // self._every > self._shown_step // self._every
+            or step == self.total
+            or step // self.every > self._shown_step // self.every
             or now - self._shown_at > _QUIET_SECONDS
         ):
-            self._console.log(line)
+            self.console.log(line)
             self._shown_step, self._shown_at = step, now
         self._is_first = False
 
     def line(self, step: int, metrics: Mapping[str, float], now: float) -> str:
         """The text of the progress line."""
         first, since = self._marks[0]
-        parts = [f"{step}/{self._total}"]
+        parts = [f"{step}/{self.total}"]
         if step > first and now > since:
             speed = (step - first) / (now - since)
-            left = duration((self._total - step) / speed)
-            parts += [f"{speed * self._batch_size:.0f} seq/s", f"ETA {left}"]
+            left = duration((self.total - step) / speed)
+            parts += [f"{speed * self.batch_size:.0f} seq/s", f"ETA {left}"]
         shown = [
             f"{label} {metrics[name]:#.3g}"
-            for name, label in self._shown.items()
+            for name, label in self.shown.items()
             if name in metrics
         ]
         return " ".join([*parts, *(["-", *shown] if shown else [])])
 
     def close(self) -> None:
         """Ends the line in place."""
-        if self._console.is_terminal and self._console._width:
-            self._console._width = 0
-            self._console.log()
+        if self.console.is_terminal and self.console._width:
+            self.console._width = 0
+            self.console.log()

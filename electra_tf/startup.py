@@ -11,12 +11,11 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.abc
-import importlib.util
 import os
 import re
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 # Printed by C++ code at every start, before any log level applies.
@@ -52,24 +51,17 @@ def import_tensorflow() -> None:
 
 
 class _OnImport(importlib.abc.MetaPathFinder):
-    """Executes the first import of a module within a context; then `then(module)`."""
+    """Executes the first import of a module within a context."""
 
-    def __init__(
-        self,
-        name: str,
-        then: Callable[[types.ModuleType], None] = lambda module: None,
-        context: Callable[[], Any] = contextlib.nullcontext,
-    ):
-        self._name, self._then, self._context = name, then, context
+    def __init__(self, name: str, context: Callable[[], Any]):
+        self._name, self._context = name, context
 
     def find_spec(self, fullname, path, target=None):
         if fullname != self._name:
             return None
-        sys.meta_path.remove(self)  # The other finders find it.
-        try:
-            spec = importlib.util.find_spec(fullname)
-        finally:
-            sys.meta_path.insert(0, self)  # This may be a lookup without import.
+        others = (finder for finder in sys.meta_path if finder is not self)
+        found = (finder.find_spec(fullname, path, target) for finder in others)
+        spec = next(filter(None, found), None)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
@@ -77,7 +69,6 @@ class _OnImport(importlib.abc.MetaPathFinder):
                 sys.meta_path.remove(self)
                 with self._context():
                     execute(module)
-                self._then(module)
 
             spec.loader.exec_module = exec_module
         return spec
@@ -110,7 +101,12 @@ class _StandIn(NamedTuple):
         return getattr(module, self.name).from_config(config, **options)
 
 
-def _register(keras: Any) -> None:
+@contextlib.contextmanager
+def _registering() -> Iterator[None]:
+    """Registers `CLASSES` after the block, which imports keras."""
+    yield
+    import keras
+
     registry = keras.saving.get_custom_objects()
     for module, names in CLASSES.items():
         for name in names.split():
@@ -120,9 +116,10 @@ def _register(keras: Any) -> None:
 def register_classes() -> None:
     """Registers `CLASSES` with Keras, at once or when it is imported."""
     if sys.modules.get("keras"):
-        _register(sys.modules["keras"])
+        with _registering():
+            pass
     else:
-        sys.meta_path.insert(0, _OnImport("keras", _register))
+        sys.meta_path.insert(0, _OnImport("keras", _registering))
 
 
 def filter_import() -> None:
@@ -131,7 +128,7 @@ def filter_import() -> None:
     Its devices and log levels are left to the program.
     """
     if "tensorflow" not in sys.modules:
-        sys.meta_path.insert(0, _OnImport("tensorflow", context=filtered_stderr))
+        sys.meta_path.insert(0, _OnImport("tensorflow", filtered_stderr))
 
 
 def keep_triton_out() -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Output of TensorFlow while it is imported: only notices are dropped."""
 
+import contextlib
 import importlib.util
 import os
 import signal
@@ -64,7 +65,13 @@ def test_callback_after_an_import_that_follows_a_lookup(tmp_path, monkeypatch):
     (tmp_path / "looked_for.py").write_text("value = 1")
     monkeypatch.syspath_prepend(tmp_path)
     seen = []
-    finder = startup._OnImport("looked_for", lambda module: seen.append(module.value))
+
+    @contextlib.contextmanager
+    def context():
+        yield
+        seen.append(sys.modules["looked_for"].value)
+
+    finder = startup._OnImport("looked_for", context)
     sys.meta_path.insert(0, finder)
     assert importlib.util.find_spec("looked_for") and not seen
     assert importlib.import_module("looked_for") and seen == [1]

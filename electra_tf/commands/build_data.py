@@ -102,7 +102,8 @@ def _define_build() -> Callable[..., None]:
     flags.DEFINE_integer(
         "num_out_files", None, "Number of shards. Default: one for 4 to 64 MB."
     )
-    filters, beam_args = _define_filters(), shared_flags.define_runner()
+    filters = _define_filters()
+    shared_flags.define_runner()
 
     def build(
         read: Callable[[], tuple[units.Corpus, units.Reading]],
@@ -110,7 +111,7 @@ def _define_build() -> Callable[..., None]:
         output_dir: str,
         blanks_separate_docs: bool | None,
     ) -> None:
-        options, vocab = beam_args(), Vocabulary.load(vocab_file)
+        beam_args, vocab = shared_flags.beam_args(), Vocabulary.load(vocab_file)
         text, reading = read()
         settings = BuildSettings(
             vocab_file=vocab_file,
@@ -127,7 +128,7 @@ def _define_build() -> Callable[..., None]:
             settings,
             num_processes=FLAGS.num_processes,
             num_shards=FLAGS.num_out_files,
-            beam_args=options,
+            beam_args=beam_args,
         )
 
     return build

@@ -50,7 +50,7 @@ _NUM_UNUSED = flags.DEFINE_integer(
 _NUM_PROCESSES = flags.DEFINE_integer(
     "num_processes", None, "Processes that count words (default: one per core)."
 )
-_BEAM_ARGS = shared_flags.define_runner()
+shared_flags.define_runner()
 _OVERWRITE = flags.DEFINE_boolean(
     "overwrite", False, "Replace the output file if it exists."
 )
@@ -75,7 +75,7 @@ def main(argv: list[str]) -> None:
         config,
         reading,
         output,
-        Runner(_NUM_PROCESSES.value or os.cpu_count(), _BEAM_ARGS()),
+        Runner(_NUM_PROCESSES.value or os.cpu_count(), shared_flags.beam_args()),
         _VOCAB_SIZE.value,
         _MIN_FREQUENCY.value,
         _NUM_UNUSED.value,
@@ -107,7 +107,7 @@ def _check_flags() -> str:
             f"--vocab-size {_VOCAB_SIZE.value} leaves no room beside the {least} "
             "special and unused tokens."
         )
-    _BEAM_ARGS()
+    shared_flags.beam_args()
     output = _OUTPUT_FILE.value
     if os.path.isdir(output):
         raise UserError(f"--output-file {output} is a directory; name a file in it.")

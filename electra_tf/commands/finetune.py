@@ -11,7 +11,7 @@ command again continues an interrupted run.
 
 from absl import flags
 
-from electra_tf import cli, processes
+from electra_tf import cli
 from electra_tf.commands import shared_flags
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.hparams import read_hparams
@@ -48,7 +48,6 @@ flags.DEFINE_boolean(
 
 def main(argv: list[str]) -> int:
     """Runs all trials; returns the exit code."""
-    processes.end_with_parent()
     given = {name: cli.FLAGS[name].value for name in run.Flags._fields}
     file = read_config(cli.FLAGS.config)
     hparams = FinetuningConfig.explicit(read_hparams(given["hparams"]), file)

@@ -20,7 +20,7 @@ a corpus in many processes or by Apache Beam (docs/scale.md).
 from absl import flags
 
 from electra_tf import cli
-from electra_tf.commands.shared_flags import define_path, define_runner
+from electra_tf.commands.shared_flags import beam_args, define_path, define_runner
 from electra_tf.errors import EXIT_OK
 from electra_tf.finetune.inputs import FORMS
 from electra_tf.inference import run
@@ -71,7 +71,7 @@ flags.DEFINE_integer(
 flags.DEFINE_float(
     "shard_mb", None, "Input of a shard. Default: 1/1024, 1 to 64.", 1e-6, 1e9
 )
-_BEAM_ARGS = define_runner("workers")
+define_runner()
 
 _MODEL = "data_dir model_name model output"
 _TEXTS = f"{_MODEL} input text_key encoding_errors"
@@ -89,5 +89,5 @@ SUBCOMMANDS = {
 
 def main(argv: list[str]) -> int:
     """Runs the command; returns the exit code."""
-    run.run(argv[1], cli.FLAGS, _BEAM_ARGS())
+    run.run(argv[1], cli.FLAGS, beam_args("workers"))
     return EXIT_OK

@@ -13,7 +13,7 @@ import time
 
 from absl import flags
 
-from electra_tf import cli, processes
+from electra_tf import cli
 from electra_tf.commands import shared_flags
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
 from electra_tf.config.run import read_config
@@ -41,7 +41,6 @@ _MAX_WALL_TIME = flags.DEFINE_string(
 
 def main(argv: list[str]) -> int:
     """Trains or evaluates; returns the exit code."""
-    processes.end_with_parent()
     started = time.monotonic()
     limit = None
     if _MAX_WALL_TIME.value is not None:

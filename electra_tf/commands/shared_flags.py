@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Flags of several commands."""
 
-from collections.abc import Callable
 from typing import Any
 
 from absl import flags
@@ -40,42 +39,42 @@ def define_run(data_dir: str, model_name: str) -> None:
     flags.mark_flags_as_required(["data_dir", "model_name"])
 
 
-def define_runner(processes: str = "num_processes") -> Callable[[], str | None]:
-    """Defines --runner and --beam-args; returns a function for Beam's options or None.
-
-    The function raises `UserError` for flags that do not go together.
-
-    Args:
-      processes: the flag for the number of processes with --runner local.
-    """
-    runner = flags.DEFINE_enum(
+def define_runner() -> None:
+    """Defines --runner and --beam-args; `beam_args` is their value."""
+    flags.DEFINE_enum(
         "runner",
         "local",
         ["local", "beam"],
         "Processes of this machine, or Apache Beam; the result is the same.",
     )
-    args = flags.DEFINE_string(
+    flags.DEFINE_string(
         "beam_args",
         None,
         "Options of Beam, as '--runner=FlinkRunner --flink_master=...'. Default: "
         "Beam's own engine in this process.",
     )
 
-    def beam_args() -> str | None:
-        if runner.value == "beam":
-            if FLAGS[processes].present:
-                name = processes.replace("_", "-")
-                raise UserError(
-                    f"--{name} is for --runner local; --beam-args names the workers of "
-                    "Beam.",
-                    EXIT_FLAGS,
-                )
-            return args.value or ""
-        if args.value is not None:
+
+def beam_args(processes: str = "num_processes") -> str | None:
+    """The options of Beam; None: processes of this machine.
+
+    Args:
+      processes: the flag for their number.
+
+    Raises `UserError` for flags that do not go together.
+    """
+    given = FLAGS.beam_args
+    if FLAGS.runner == "local":
+        if given is not None:
             raise UserError("--beam-args is for --runner beam.", EXIT_FLAGS)
         return None
-
-    return beam_args
+    if FLAGS[processes].present:
+        raise UserError(
+            f"--{processes.replace('_', '-')} is for --runner local; --beam-args names "
+            "the workers of Beam.",
+            EXIT_FLAGS,
+        )
+    return given or ""
 
 
 def define_corpus() -> None:

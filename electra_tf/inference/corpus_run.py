@@ -30,7 +30,7 @@ from electra_tf.errors import UserError
 from electra_tf.finetune import inputs
 from electra_tf.inference import detection, prediction, scoring
 from electra_tf.inference.model import Model
-from electra_tf.inference.scoring import batched
+from electra_tf.inference.scoring import chunks
 from electra_tf.jobs import folder as job_folder
 from electra_tf.jobs import job
 from electra_tf.jobs.folder import JobFolder
@@ -97,11 +97,9 @@ def run(
     Raises `UserError` for unreadable input, or a folder that holds anything else.
     """
     gpus = processes.gpus()
-    workers = (
-        1
-        if beam_args is not None
-        else workers or len(gpus) or len(os.sched_getaffinity(0))
-    )
+    if beam_args is not None:
+        workers = 1
+    workers = workers or len(gpus) or len(os.sched_getaffinity(0))
     if gpus and workers > 1:
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # for the workers
     before_tensorflow()
@@ -317,13 +315,14 @@ class Scores(_OfTexts):
 
     def __init__(self, options: dict[str, Any]):
         super().__init__(options)
-        self._scorer = self._model.scorer(options["method"])
-        self._scorer.check_overlap(options["overlap"])
+        self._method = self._model.method(options["method"])
+        self._model.check_overlap(options["overlap"])
 
     def rows(self, parts: Sequence[Unit]) -> Iterator[dict[str, Any]]:
         """See `scoring.to_json`."""
-        texts, options = texts_in(parts, self.reading), self.options
-        return scoring.rows(self._scorer, texts, options["overlap"], options["tokens"])
+        options = self.options["overlap"], self.options["tokens"]
+        texts = texts_in(parts, self.reading)
+        return scoring.rows(self._model, texts, self._method, *options)
 
     def counts(self, row: dict[str, Any]) -> dict[str, int]:
         """See `scoring.counts_of`."""
@@ -395,7 +394,7 @@ class Predictions:
             )
             for unit in parts
         )
-        for chunk in batched(found, _CHUNK):
+        for chunk in chunks(found, _CHUNK):
             order = sorted(range(len(chunk)), key=lambda i: _length(chunk[i].fields))
             rows = self._predictor.rows(chunk[i] for i in order)
             of_input = dict(zip(order, rows, strict=True))

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from electra_tf.console import printable
 from electra_tf.inference.model import TokenPrediction
-from electra_tf.inference.scoring import batched
+from electra_tf.inference.scoring import chunks
 from electra_tf.text.records import json_line
 
 if TYPE_CHECKING:
     from electra_tf.inference.pretrained_model import PretrainedModel
 
-FORMATS = ("terminal", "jsonl", "html")
 # Passages per call of the model, so that output appears while a long input is read.
 _CHUNK = 256
 
@@ -34,7 +33,7 @@ def detect(
       corruption_seed: of the replacements by the generator; None: no replacements.
     """
     texts = filter(None, map(str.strip, texts))
-    for number, chunk in enumerate(batched(texts, _CHUNK)):
+    for number, chunk in enumerate(chunks(texts, _CHUNK)):
         if corruption_seed is None:
             tokens = model.detect(chunk)
         else:
@@ -56,7 +55,7 @@ def show(
 
     Args:
       detected: texts with the predictions for their tokens.
-      form: one of FORMATS.
+      form: terminal, jsonl or html.
       temperature: of the generator that drew the replacements; None: no replacements.
       threshold: probability above which a token of an unchanged text is marked.
       colour: mark with colours in the terminal, rather than with signs.
@@ -86,19 +85,13 @@ def show(
             )
 
 
-# Kind of token -> ANSI colour, sign without colours, name.
+# (replaced, flagged) -> class in HTML, ANSI colour, sign without colours, name.
 _MARKS = {
-    "caught": ("1;30;42", "*", "replaced, caught"),
-    "missed": ("1;30;43", "?", "replaced, missed"),
-    "alarm": ("4;31", "!", "false alarm"),
+    (True, True): ("caught", "1;30;42", "*", "replaced, caught"),
+    (True, False): ("missed", "1;30;43", "?", "replaced, missed"),
+    (False, True): ("alarm", "4;31", "!", "false alarm"),
 }
-_KINDS = {
-    # (replaced, flagged)
-    (True, True): "caught",
-    (True, False): "missed",
-    (False, True): "alarm",
-    (False, False): "",
-}
+_Mark = tuple[str, str, str, str] | None
 
 
 def flagged(
@@ -123,7 +116,7 @@ def score(tokens: Sequence[TokenPrediction]) -> tuple[int, int]:
 
 
 def _pieces(text: str, tokens: Sequence[TokenPrediction], threshold: float | None):
-    """(gap before, shown text, kind, original) of each token, then the last gap."""
+    """(gap before, shown text, mark, token) of each token, then the last gap."""
     found, last = flagged(tokens, threshold), 0
     for i, token in enumerate(tokens):
         if token.is_replaced:
@@ -132,10 +125,10 @@ def _pieces(text: str, tokens: Sequence[TokenPrediction], threshold: float | Non
             shown = text[max(last, token.start) : token.end]
         else:
             continue
-        kind = _KINDS[token.is_replaced, i in found]
-        yield text[last : token.start], shown, kind, token
+        mark = _MARKS.get((token.is_replaced, i in found))
+        yield text[last : token.start], shown, mark, token
         last = max(last, token.end)
-    yield text[last:], "", "", None
+    yield text[last:], "", None, None
 
 
 def to_terminal(
@@ -149,17 +142,17 @@ def to_terminal(
     Without colour: *caught*, ?missed?, !false alarm!. `threshold`: see `flagged`.
     """
     parts = []
-    for gap, shown, kind, token in _pieces(text, tokens, threshold):
-        parts += [printable(gap), _marked(printable(shown), kind, colour)]
+    for gap, shown, mark, token in _pieces(text, tokens, threshold):
+        parts += [printable(gap), _marked(printable(shown), mark, colour)]
         if token is not None and token.is_replaced:
             parts.append(_original(printable(token.text), colour))
     return "".join(parts)
 
 
-def _marked(text: str, kind: str, colour: bool) -> str:
-    if not kind:
+def _marked(text: str, mark: _Mark, colour: bool) -> str:
+    if mark is None:
         return text
-    code, sign, _ = _MARKS[kind]
+    _, code, sign, _ = mark
     return f"\x1b[{code}m{text}\x1b[0m" if colour else f"{sign}{text}{sign}"
 
 
@@ -170,8 +163,8 @@ def _original(text: str, colour: bool) -> str:
 def terminal_legend(is_corrupted: bool, colour: bool = True) -> str:
     """One line that explains the marks of `to_terminal`."""
     if not is_corrupted:
-        return _marked("looks replaced", "alarm", colour)
-    marks = [_marked(name, kind, colour) for kind, (_, _, name) in _MARKS.items()]
+        return _marked("looks replaced", _MARKS[False, True], colour)
+    marks = [_marked(mark[-1], mark, colour) for mark in _MARKS.values()]
     return " ".join([*marks, _original("original", colour)])
 
 
@@ -183,12 +176,12 @@ def to_html(
     `threshold`: see `flagged`.
     """
     parts = ['<p class="passage">']
-    for gap, shown, kind, token in _pieces(text, tokens, threshold):
+    for gap, shown, mark, token in _pieces(text, tokens, threshold):
         parts.append(html.escape(gap))
         if token is None:
             continue
         title = f"{token.probability:.0%} replaced"
-        name = f' class="{kind}"' if kind else ""
+        name = f' class="{mark[0]}"' if mark else ""
         parts.append(f'<span{name} title="{title}">{html.escape(shown)}</span>')
         if token.is_replaced:
             parts.append(f"<s>{html.escape(token.text)}</s>")
@@ -208,7 +201,7 @@ def of_sample(passage: Sequence[Sequence]) -> tuple[str, list[TokenPrediction]]:
 
 def html_legend(is_corrupted: bool) -> str:
     """An HTML fragment that explains the marks of `to_html`."""
-    names = {kind: name for kind, (_, _, name) in _MARKS.items()}
+    names = {kind: name for kind, _, _, name in _MARKS.values()}
     if not is_corrupted:
         names = {"alarm": "looks replaced"}
     marks = [f'<span class="{kind}">{name}</span>' for kind, name in names.items()]

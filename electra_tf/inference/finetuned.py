@@ -16,7 +16,7 @@ import functools
 import itertools
 import os
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,11 +27,11 @@ from electra_tf.config.finetuning import FinetuningConfig, vocabulary_of
 from electra_tf.console import silent
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.finetune import preprocessing, registry
-from electra_tf.finetune.classification import MultilabelTask
-from electra_tf.finetune.inputs import Columns, Input, Source, shown
+from electra_tf.finetune.inputs import Input, Source, shown
 from electra_tf.finetune.results import hparams_in
 from electra_tf.finetune.task import Task, TaskFacts, facts_of, read_facts
 from electra_tf.inference.model import Predictor
+from electra_tf.inference.scoring import chunks
 from electra_tf.interop import huggingface, readers
 from electra_tf.interop.checkpoint import FINETUNE, fit_rows
 from electra_tf.interop.huggingface import ARCHITECTURES
@@ -71,38 +71,15 @@ def settings_of(facts: TaskFacts, config: FinetuningConfig) -> dict[str, Any]:
     return {"hparams": hparams, "has_impossible": facts.has_impossible}
 
 
-class _Texts(registry.TextTask):
-    """Texts, or pairs of texts.
-
-    Attributes:
-      choices: the columns of the model's training, if known.
-    """
-
-    choices: Sequence[Columns] = ()
-
-    @property
-    def columns(self) -> list[Columns]:
-        """Possible columns of the texts."""
-        return list(self.choices) or [("text", "text_b"), ("text",)]
+class _Number(registry.TextTask):
+    """A number for a text or a pair, on the scale of the head."""
 
     def answer(self, row: dict[str, Any], form: str = ".3f") -> str:
-        """A label's name; or the number, on the scale of the head."""
-        if self.labels:
-            return super().answer(row, form)
+        """The number."""
         return format(float(row["predictions"]), form)
 
 
-class _Topics(_Texts, MultilabelTask):
-    """Texts with any number of classes."""
-
-
-_TASKS = {
-    "classification": _Texts,
-    "multilabel": _Topics,
-    "regression": _Texts,
-    "tagging": registry.TaggingTask,
-    "qa": registry.qa.QATask,
-}
+_TASKS = registry.TYPES | {"regression": _Number}
 
 
 def read_huggingface(folder: Path) -> TaskPredictor | None:
@@ -130,12 +107,13 @@ def _predictor(folder: Path, config: Mapping[str, Any]) -> TaskPredictor:
     manifest = folder / MANIFEST
     manifest = read_json(manifest) if manifest.is_file() else {}
     settings = manifest.get("task", {})
-    choices = [tuple(columns) for columns in settings.get("columns", ())]
+    columns = settings.get("columns") or [("text", "text_b"), ("text",)]
+    is_v2 = settings.get("has_impossible", True)
     length = huggingface.max_length(folder, network.shape) or _LONGEST
     length = min(length, _LONGEST, network.shape.max_position_embeddings)
     hparams = {
         "task_names": [kind],
-        "tasks": {kind: _description(kind, settings, choices)},
+        "tasks": {kind: {"type": kind, "scheme": "plain", "has_impossible": is_v2}},
         "vocab_file": found.vocab_file,
         "do_lower_case": found.tokenizer_config.do_lower_case,
         "embedding_size": network.embedding_size,
@@ -150,10 +128,10 @@ def _predictor(folder: Path, config: Mapping[str, Any]) -> TaskPredictor:
     hparams |= settings.get("hparams", {})
     config = FinetuningConfig.from_hparams(str(folder), "model", hparams)
     task = _TASKS[kind](kind, config, Tokenizer(vocab, *found.tokenizer_config))
-    task.choices = choices
+    task.usual_columns, task.num_texts = [*map(tuple, columns)], len(columns[0])
     task.identity = tuple(settings.get("identity", ("id",)))
     task.word_column = settings.get("words", "words")
-    facts = TaskFacts(kind, kind, labels, getattr(task, "num_texts", 1))
+    facts = TaskFacts(kind, kind, labels, task.num_texts)
     task.stored = facts
     startup.import_tensorflow()
     from electra_tf.finetune.model import build_finetuning_model
@@ -205,18 +183,6 @@ def _labels(folder: Path, config: Mapping[str, Any], count: int) -> tuple[str, .
         f"give each of {count} outputs a name of its own.",
         EXIT_DAMAGED,
     )
-
-
-def _description(kind: str, settings, choices: Sequence[Columns]) -> dict[str, Any]:
-    """The task's entry in the hparam `tasks`."""
-    found = {"type": kind, "train": "none", "dev": "none"}
-    if kind in PROBLEMS:
-        columns = choices[0] if choices else ("text", "text_b")
-        names = zip(("text_a", "text_b"), columns, strict=False)
-        return found | dict(names) | {"label": "label"}
-    if kind == "qa":
-        return found | {"has_impossible": settings.get("has_impossible", True)}
-    return found | {"scheme": "plain"}
 
 
 def _tensors(network: Network, kind: str) -> dict[str, np.ndarray]:
@@ -352,25 +318,19 @@ class TaskPredictor(Predictor):
         self, inputs: Iterable[Input]
     ) -> Iterator[tuple[Input, dict[str, Any]]]:
         """Yields each input with its prediction, in order."""
-        for chunk in self._chunks(inputs):
+        # Inputs are read until there are enough sequences for one call.
+        prepared, length = self._prepared(inputs), lambda one: max(1, len(one[2]))
+        for chunk in chunks(prepared, _CHUNK, length):
             outputs = self.outputs([x for _, _, features in chunk for x in features])
             for one, example, features in chunk:
                 rows = list(itertools.islice(outputs, len(features)))
                 yield one, self._task.prediction(example, rows)
 
-    def _chunks(self, inputs: Iterable[Input]) -> Iterator[list[tuple]]:
-        """Groups inputs with their examples and features, ~512 sequences at a time."""
-        chunk, size = [], 0
+    def _prepared(self, inputs: Iterable[Input]) -> Iterator[tuple[Input, Any, list]]:
+        """Yields each input with its example and the features of its sequences."""
         for number, one in enumerate(inputs):
             example = self._task.input_example(number, one.fields)
-            features = list(self._task.featurize(example, False))
-            chunk.append((one, example, features))
-            size += max(1, len(features))
-            if size >= _CHUNK:
-                yield chunk
-                chunk, size = [], 0
-        if chunk:
-            yield chunk
+            yield one, example, list(self._task.featurize(example, False))
 
     def outputs(self, features: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         """The outputs of the task's head for each sequence, in order."""

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 import functools
+import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,14 +18,15 @@ import numpy as np
 from electra_tf.errors import EXIT_DIVERGED, UserError
 from electra_tf.finetune.inputs import Input, Source, shown
 from electra_tf.finetune.results import finite
+from electra_tf.inference import scoring
 from electra_tf.inference.scoring import (
     METHODS,
     TextScore,
-    TextScorer,
     TextWindow,
     TokenScore,
-    batched,
+    chunks,
     rows_of,
+    token_scores_of,
     windows_of,
 )
 from electra_tf.text import tokenization
@@ -101,7 +104,9 @@ class Model:
       vocab: of the tokenizer.
       max_seq_length: tokens of a window, [CLS] and [SEP] included.
       origin: the checkpoint or directory of the weights.
-      methods: of scoring, the best one first.
+      methods: of scoring, the best one first -> ids, mask and segment ids [B, L] ->
+        scores of all tokens [B, L]. That of mask_each also takes positions [B], and
+        gives their scores [B].
     """
 
     name: str
@@ -111,7 +116,7 @@ class Model:
     vocab: Vocabulary
     max_seq_length: int
     origin: str
-    methods: Sequence[str] = ()
+    methods: Mapping[str, Callable[..., Any]] = MappingProxyType({})
     # ids, mask and segment ids [B, L] -> P(token was replaced) [B, L]
     _detect: Callable[..., Any] | None = None
     # ids, mask, segment ids [B, L] and positions [B, N] -> logits [B, N, V]
@@ -155,7 +160,7 @@ class Model:
             raise UserError(f'pooling is {pooling!r}; it is "mean", "cls" or None.')
         width, texts = self.encoder.hidden_size, each_text(texts)
         found: list[np.ndarray] = []
-        for chunk in batched(texts, _CHUNK):
+        for chunk in chunks(texts, _CHUNK):
             found += map(_POOLINGS[pooling], self._states(chunk))
         if pooling is None:
             return found
@@ -187,21 +192,13 @@ class Model:
         ids = tf.TensorSpec([None, None], tf.int32)
         return tf.function(hidden, [ids, ids, ids], autograph=False)
 
-    def _score_function(self, method: str) -> Callable[..., Any]:
-        """A function of ids, mask, segment ids [B, L] (and positions [B]) -> scores."""
-        raise NotImplementedError
-
     def detect(self, texts: Any) -> list[list[TokenPrediction]]:
         """How much each token of each text looks replaced."""
         if self._detect is None:
             raise self.lacks("detect")
-        vocab, length = self.vocab, self.max_seq_length
-        scorer = TextScorer(
-            self._detect, vocab, self.tokenizer, length, "detect", self.name
-        )
         return [
             [TokenPrediction(*token[:4]) for token in tokens]
-            for tokens in scorer.score_tokens(texts)
+            for tokens in self._token_scores(self._detect, texts)
         ]
 
     def fill_mask(
@@ -237,52 +234,117 @@ class Model:
             found.append([TokenPrediction(t, *mask.span(), p) for t, p in rows])
         return found
 
-    @functools.cached_property
-    def _scorers(self) -> dict[str, TextScorer]:
-        return {}
+    def method(self, name: str | None = None) -> str:
+        """A method of scoring, by default the best one of the model.
 
-    def scorer(self, method: str | None = None) -> TextScorer:
-        """Scores texts by one of METHODS.
-
-        The default is the best method of the model; a line on stderr names it unless
-        it is Electric's. Raises `UserError` for a method that the model lacks.
+        A line on stderr names the default unless it is Electric's. Raises `UserError`
+        for a method that the model lacks.
         """
         if not self.methods:
             raise self.lacks("score")
-        if method is None:
-            method = self.methods[0]
-            if method != "electric":
-                print(f"Scored by {method}: {METHODS[method]}.", file=sys.stderr)
-        if method not in self.methods:
+        if name is None:
+            [name, *_] = self.methods
+            if name != "electric":
+                print(f"Scored by {name}: {METHODS[name]}.", file=sys.stderr)
+        if name not in self.methods:
             methods = "; ".join(f"{name} ({METHODS[name]})" for name in self.methods)
             raise UserError(
                 f"{self.name} is {self.what} and has no scores by the method "
-                f"{method!r}.\nIt has: {methods}."
+                f"{name!r}.\nIt has: {methods}."
             )
-        if method not in self._scorers:
-            score, length = self._score_function(method), self.max_seq_length
-            self._scorers[method] = TextScorer(
-                score, self.vocab, self.tokenizer, length, method, self.name
-            )
-        return self._scorers[method]
+        return name
 
     def score(
         self, texts: Any, method: str | None = None, overlap: int = 0
     ) -> list[TextScore]:
-        """The score of each text; see `TextScorer.score_texts`."""
-        return list(self.scorer(method).score_texts(texts, overlap))
+        """The score of each text; see `score_texts`."""
+        return list(self.score_texts(texts, method, overlap))
 
     def score_tokens(
         self, texts: Any, method: str | None = None, overlap: int = 0
     ) -> Iterator[list[TokenScore]]:
-        """Scores of each text's tokens, in order; see `TextScorer.score_tokens`."""
-        return self.scorer(method).score_tokens(texts, overlap)
+        """Scores of each text's tokens, in order; [] for a text without tokens.
+
+        Args:
+          texts: one or several, str or bytes, or tensors of them.
+          method: one of METHODS; see `method`.
+          overlap: tokens that two windows of a long text share.
+
+        Raises `UserError` if a score is not finite.
+        """
+        return self._token_scores(self.methods[self.method(method)], texts, overlap)
 
     def score_texts(
         self, texts: Any, method: str | None = None, overlap: int = 0
     ) -> Iterator[TextScore]:
-        """The score of each text, in order; see `TextScorer.score_texts`."""
-        return self.scorer(method).score_texts(texts, overlap)
+        """The score of each text, in order; otherwise as `score_tokens`."""
+        network, unk_id = self.methods[self.method(method)], self.vocab.unk_id
+        scored = self._scored(
+            network, texts, overlap, lambda text: (self.tokenizer.encode(text), None)
+        )
+        return (
+            TextScore(math.fsum(scores), len(ids), ids.count(unk_id))
+            for _, ids, _, scores in scored
+        )
+
+    def check_overlap(self, overlap: int) -> None:
+        """Raises `UserError` for an overlap that windows cannot have."""
+        size = tokenization.room(self.max_seq_length)
+        if not 0 <= overlap < size:
+            raise UserError(
+                f"an overlap of {overlap} tokens: it must be at least 0 and less than "
+                f"the {size} tokens of a window."
+            )
+
+    def _token_scores(
+        self, network: Callable[..., Any], texts: Any, overlap: int = 0
+    ) -> Iterator[list[TokenScore]]:
+        """Yields what a network gives each token of each text, in order."""
+        encode, unk_id = self.tokenizer.encode_with_offsets, self.vocab.unk_id
+        for text, *rows in self._scored(network, texts, overlap, encode):
+            yield [
+                TokenScore(text[start:end], start, end, float(score), i == unk_id)
+                for i, (start, end), score in zip(*rows, strict=True)
+            ]
+
+    def _scored(self, network, texts, overlap, encode):
+        """Yields (text, its ids and offsets by `encode`, float scores), in order."""
+        self.check_overlap(overlap)
+        encoded = ((text, *encode(text)) for text in each_text(texts))
+        limit = scoring.POOL_TOKENS
+        for pool in chunks(encoded, limit, lambda one: len(one[1]) + 2):
+            scores = self._score_pool(network, [ids for _, ids, _ in pool], overlap)
+            for (text, ids, offsets), values in zip(pool, scores, strict=True):
+                if not np.isfinite(values).all():
+                    raise UserError(
+                        f"{self.name} gives a text the score {values.sum()}: its "
+                        "weights or activations are not finite.\nThe text begins "
+                        f"{text[:60]!r}.",
+                        EXIT_DIVERGED,
+                    )
+                yield text, ids, offsets, values
+
+    def _score_pool(
+        self, network, texts: list[list[int]], overlap: int
+    ) -> list[np.ndarray]:
+        """Scores of the tokens of each text, given as ids."""
+        found = [np.zeros(len(ids), np.float32) for ids in texts]
+        size = tokenization.room(self.max_seq_length)
+        windows = [
+            window
+            for number, ids in enumerate(texts)
+            for window in windows_of(number, ids, size, overlap)
+        ]
+        if network is self.methods.get("mask_each"):
+            rows = token_scores_of(network, self.vocab, windows)
+            for window, place, score in rows:
+                found[window.text][window.start + place - window.first] = score
+            return found
+        for window, row in rows_of(network, self.vocab, windows):
+            end = window.start + window.last - window.first
+            values = row[1 + window.first : 1 + window.last]
+            found[window.text][window.start : end] = values
+        return found
 
 
 # Key of `inputs.FORMS` -> columns of an input that is given as a tuple.
@@ -298,6 +360,7 @@ def plain(value: Any) -> Any:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class Predictor(Model, abc.ABC):
     """A model that predicts.
 
@@ -310,20 +373,18 @@ class Predictor(Model, abc.ABC):
       facts: in JSON, all that answers depend on besides the weights.
     """
 
-    def __init__(
-        self,
-        origin: str,
-        task: str,
-        reads: str,
-        num_texts: int = 1,
-        fewest: int | None = None,
-        facts: Mapping[str, Any] = MappingProxyType({}),
-    ):
-        self.origin, self.task, self.reads, self.facts = origin, task, reads, facts
-        self.name, self.what = origin, f"a model fine-tuned on {task}"
-        count = num_texts if reads == "texts" else 2
-        self._columns = _COLUMNS.get(reads, ())[:count]
-        self._fewest = fewest or len(self._columns)
+    origin: str
+    task: str
+    reads: str
+    num_texts: int = 1
+    fewest: int | None = None
+    facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self):
+        self.name, self.what = self.origin, f"a model fine-tuned on {self.task}"
+        count = self.num_texts if self.reads == "texts" else 2
+        self._columns = _COLUMNS.get(self.reads, ())[:count]
+        self._fewest = self.fewest or len(self._columns)
 
     @abc.abstractmethod
     def read_inputs(self, source: Source) -> Iterator[Input]:

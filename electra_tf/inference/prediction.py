@@ -6,7 +6,7 @@ from __future__ import annotations
 import bisect
 import os
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from electra_tf.finetune.results import hparams_in
 from electra_tf.finetune.task import rounded
 from electra_tf.inference import finetuned, pretrained_model
 from electra_tf.inference.model import Model, Predictor, plain
-from electra_tf.inference.scoring import batched
+from electra_tf.inference.scoring import chunks
 from electra_tf.paths import local_of, readable_by_tensorflow
 from electra_tf.storage.manifest import saved_model_in, verify_folder
 from electra_tf.storage.remote_run import bring_model
@@ -27,12 +27,6 @@ from electra_tf.text.tokenization import Tokenizer, encoded
 from electra_tf.text.vocabulary import Vocabulary
 
 _BATCH = 64
-# Inputs of a task's signature -> kind of its input, a key of `inputs.FORMS`.
-_READS = {
-    ("text",): "texts",
-    ("text", "text_b"): "texts",
-    ("context", "question"): "questions",
-}
 _ANSWERS = {"label", "labels", "value", "answer"}
 # Parts of a pre-trained model -> (signature and output for ids).
 _PARTS = {
@@ -64,16 +58,6 @@ def _read_saved_model(folder: Path) -> SavedModelPredictor | SavedModelPart:
     raise UserError(f"{folder} is a SavedModel, but not one of export_model.py.")
 
 
-class _Encoder:
-    """The encoder of a SavedModel, with the call of `TextEncoder`."""
-
-    def __init__(self, states: Callable[..., Any], hidden_size: int):
-        self._states, self.hidden_size = states, hidden_size
-
-    def __call__(self, *inputs) -> Any:
-        return types.SimpleNamespace(sequence_output=self._states(*inputs))
-
-
 class SavedModelPart(Model):
     """An encoder, preprocessor, detector, generator or scorer.
 
@@ -100,17 +84,14 @@ class SavedModelPart(Model):
             return call(**dict(zip(_IDS, tensors, strict=False)))[output]
 
         if kind == "encoder":
-            self.encoder = _Encoder(run, call.structured_outputs[output].shape[-1])
+            self.encoder = lambda *x: types.SimpleNamespace(sequence_output=run(*x))
+            self.encoder.hidden_size = call.structured_outputs[output].shape[-1]
         elif kind == "detector":
             self._detect = run
         elif kind == "generator":
             self._logits_at = run
         elif kind == "scorer":
-            self.methods, self._scores = ("electric",), run
-
-    def _score_function(self, method: str) -> Callable[..., Any]:
-        del method
-        return self._scores
+            self.methods = {"electric": run}
 
     def __repr__(self) -> str:
         return f"<{self.what} from {self.name}>"
@@ -128,10 +109,11 @@ class SavedModelPredictor(Predictor):
         self._call = call
         self._takes = tuple(sorted(call.structured_input_signature[1]))
         self._is_tagger = "words" in call.structured_outputs
+        reads = "questions" if "question" in self._takes else "texts"
         super().__init__(
             str(folder.absolute()),
             manifest.get("task", folder.parent.name),
-            "words" if self._is_tagger else _READS[self._takes],
+            "words" if self._is_tagger else reads,
             len(self._takes),
         )
         self._choices = [*map(tuple, manifest.get("columns", [])), self._takes]
@@ -152,7 +134,7 @@ class SavedModelPredictor(Predictor):
         """Yields each input with its prediction, in order."""
         import tensorflow as tf
 
-        for chunk in batched(inputs, _BATCH):
+        for chunk in chunks(inputs, _BATCH):
             texts = [one.fields for one in chunk]
             if self._is_tagger:
                 texts = [{"text": " ".join(one["words"])} for one in texts]
@@ -200,17 +182,12 @@ def _tags(words: list[str], row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _answer(row: dict[str, Any]) -> dict[str, Any]:
-    answer = {
-        "answer": row["answer"],
-        "start": row["start"],
-        "end": row["end"],
-        "score": rounded(row["score"]),
-        "probability": rounded(row["probability"]),
-    }
+    answer = {name: row[name] for name in ("answer", "start", "end")}
+    numbers = [n for n in ("score", "probability", "null_odds") if n in row]
+    answer |= {name: rounded(row[name]) for name in numbers}
     if row["start"] < 0:
         answer |= {"start": None, "end": None, "score": 0.0}
     if "null_odds" in row:
-        answer["null_odds"] = rounded(row["null_odds"])
         answer["has_answer"] = bool(row["has_answer"])
     return answer
 

@@ -28,7 +28,7 @@ from electra_tf.inference.scoring import (
     METHODS,
     TextScore,
     TokenScore,
-    batched,
+    chunks,
     windows_of,
 )
 from electra_tf.interop import readers
@@ -166,15 +166,15 @@ class PretrainedModel(Model):
             self.encoder = network.electra
         if not has_generator:
             self.what += " without its generator"
-        self.methods = methods_of(network)
+        self.methods = {
+            name: function_of(network, name, vocab.mask_id)
+            for name in methods_of(network)
+        }
         traced = functools.partial(tf.function, autograph=False, reduce_retracing=True)
         if network.discriminator_predictions is not None:
             self._detect = traced(self._probabilities)
             self._corrupt = traced(self._corrupted)
         self._logits_at = network.generator.logits_at
-
-    def _score_function(self, method: str) -> Callable[..., Any]:
-        return function_of(self.pretrainer, method, self.vocab.mask_id)
 
     def corrupt(self, texts: Any, seed: int = 0) -> list[list[TokenPrediction]]:
         """Lets the generator replace tokens as in training, and detects them.
@@ -192,7 +192,7 @@ class PretrainedModel(Model):
             ids, offsets = self.tokenizer.encode_with_offsets(text)
             for window in windows_of(number, ids, size, overlap=0):
                 windows.append((window, offsets[window.start :]))
-        for number, batch in enumerate(batched(windows, _BATCH)):
+        for number, batch in enumerate(chunks(windows, _BATCH)):
             # There must be room for as many positions as masking draws.
             lengths = [len(window.ids) + 2 for window, _ in batch]
             length = max(self.config.max_predictions_per_seq, *lengths)

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
 from electra_tf.inference import scoring
+from electra_tf.inference.model import Model
 from electra_tf.text import corpus
 
 
@@ -264,11 +265,11 @@ def best_lines(
 
 
 def score_lists(
-    lists: Sequence[NBestList], scorer: scoring.TextScorer, overlap: int = 0
+    lists: Sequence[NBestList], model: Model, method: str | None, overlap: int = 0
 ) -> list[list[float]]:
     """Scores the hypotheses; warns on stderr about texts without known tokens."""
     texts = (hypothesis.text for one in lists for hypothesis in one.hypotheses)
-    scored = list(scorer.score_texts(texts, overlap))
+    scored = model.score(texts, method, overlap)
     counts: collections.Counter[str] = collections.Counter()
     for one in scored:
         counts.update(scoring.counts_of(one.num_tokens, one.num_unknown))

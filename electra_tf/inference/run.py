@@ -108,9 +108,10 @@ def score(given) -> Iterator[str]:
     """Yields a JSON object for each text of the input."""
     from electra_tf.inference import prediction, scoring
 
-    scorer = prediction.load(_model(given)).scorer(given.method)
+    model = prediction.load(_model(given))
+    options = model.method(given.method), given.overlap, given.tokens
     counts: collections.Counter[str] = collections.Counter()
-    for row in scoring.rows(scorer, _texts(given), given.overlap, given.tokens):
+    for row in scoring.rows(model, _texts(given), *options):
         counts.update(scoring.counts_of(row["num_tokens"], row["num_unknown"]))
         yield json_line(row)
     scoring.warn_of_empty(counts)
@@ -124,8 +125,8 @@ def rerank(given) -> Iterator[str]:
         raise UserError("rerank needs --weight or --tune, and not both.", EXIT_FLAGS)
     lists = reranking.read_nbest(given.nbest, given.encoding_errors)
     errors = reranking.errors_of(lists, is_needed=given.tune)
-    scorer = prediction.load(_model(given)).scorer(given.method)
-    scores = reranking.score_lists(lists, scorer, given.overlap)
+    model = prediction.load(_model(given))
+    scores = reranking.score_lists(lists, model, given.method, given.overlap)
     tuned = reranking.tune(lists, scores, errors) if given.tune else None
     weight = tuned.weight if tuned else given.weight
     yield from map(json_line, reranking.reranked(lists, scores, weight))
@@ -157,11 +158,10 @@ def _write_shards(command: str, given, beam_args: str | None) -> None:
         "score": (corpus_run.Scores, "encoding_errors text_key method overlap tokens"),
     }[command]
     options = {name: getattr(given, name) for name in names.split()}
-    if command == "predict":
-        options["data_dir"] = given.data_dir and os.path.abspath(given.data_dir)
-        options["model"] = os.path.abspath(given.model)
-    else:
-        options["model"] = os.path.abspath(_model(given))
+    model = given.model if command == "predict" else _model(given)
+    options["model"] = os.path.abspath(model)
+    if options.get("data_dir"):
+        options["data_dir"] = os.path.abspath(given.data_dir)
     shard_bytes = given.shard_mb and max(1, round(given.shard_mb * 1e6))
     manifest = corpus_run.run(
         *(command, load, options, given.input, given.output_dir),

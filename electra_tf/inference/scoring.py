@@ -23,9 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from electra_tf.errors import EXIT_DIVERGED, UserError
 from electra_tf.text import tokenization
-from electra_tf.text.tokenization import Tokenizer, each_text
 from electra_tf.text.vocabulary import Vocabulary
 
 # Tokens read ahead, to find texts of equal length for a batch, and tokens of a batch,
@@ -65,30 +63,23 @@ def to_json(text: str, scored: TextScore | list[TokenScore]) -> dict[str, Any]:
     """One JSON object per text, with its tokens if these were scored."""
     if isinstance(scored, TextScore):
         return {"text": text} | scored._asdict() | {"score": round(scored.score, 6)}
-    return {
-        "text": text,
-        "score": round(math.fsum(token.score for token in scored), 6),
-        "num_tokens": len(scored),
-        "num_unknown": sum(token.is_unknown for token in scored),
-        "tokens": [
-            {
-                "token": token.text,
-                "start": token.start,
-                "end": token.end,
-                "score": round(token.score, 6),
-            }
-            for token in scored
-        ],
-    }
+    tokens = [
+        {"token": token, "start": start, "end": end, "score": round(score, 6)}
+        for token, start, end, score, _ in scored
+    ]
+    total = math.fsum(token.score for token in scored)
+    unknown = sum(token.is_unknown for token in scored)
+    whole = to_json(text, TextScore(total, len(scored), unknown))
+    return whole | {"tokens": tokens}
 
 
 def rows(
-    scorer: TextScorer, texts: Iterable[str], overlap: int, with_tokens: bool
+    model: Any, texts: Iterable[str], method: str, overlap: int, with_tokens: bool
 ) -> Iterator[dict[str, Any]]:
-    """The JSON object of each text; otherwise as `TextScorer.score_texts`."""
+    """The JSON object of each text; otherwise as `Model.score_texts`."""
     texts, copy = itertools.tee(texts)
-    score = scorer.score_tokens if with_tokens else scorer.score_texts
-    for text, scored in zip(copy, score(texts, overlap), strict=True):
+    score = model.score_tokens if with_tokens else model.score_texts
+    for text, scored in zip(copy, score(texts, method, overlap), strict=True):
         yield to_json(text, scored)
 
 
@@ -121,117 +112,8 @@ class TextWindow(NamedTuple):
     start: int  # index of ids[first] in the text
 
 
-class TextScorer:
-    """Scores texts with one model by one method; see `score_tokens`.
-
-    Args:
-      score: ids, mask and segment ids [B, L] -> scores of all tokens [B, L]. With the
-        method mask_each, also positions [B], and the result has their scores [B].
-      max_tokens: tokens of the longest window, [CLS] and [SEP] included.
-      name: of the model, for messages.
-    """
-
-    def __init__(
-        self,
-        score: Callable[..., Any],
-        vocab: Vocabulary,
-        tokenizer: Tokenizer,
-        max_tokens: int,
-        method: str,
-        name: str,
-    ):
-        self.method, self._score = method, score
-        self.vocab, self.tokenizer, self.name = vocab, tokenizer, name
-        self.window_size = max_tokens - 2
-
-    def score_tokens(self, texts: Any, overlap: int = 0) -> Iterator[list[TokenScore]]:
-        """Yields the scores of each text's tokens; [] for a text without tokens.
-
-        Raises `UserError` if a score is not finite.
-        """
-        encode = self.tokenizer.encode_with_offsets
-        for text, (ids, offsets), scores in self._scored(texts, overlap, encode):
-            yield [
-                TokenScore(
-                    text[start:end], start, end, float(score), i == self.vocab.unk_id
-                )
-                for i, (start, end), score in zip(ids, offsets, scores, strict=True)
-            ]
-
-    def score_texts(self, texts: Any, overlap: int = 0) -> Iterator[TextScore]:
-        """Yields the score of each text; otherwise as `score_tokens`."""
-        for _, (ids, _), scores in self._scored(
-            texts, overlap, lambda text: (self.tokenizer.encode(text), None)
-        ):
-            total = math.fsum(scores)
-            yield TextScore(total, len(ids), ids.count(self.vocab.unk_id))
-
-    def check_overlap(self, overlap: int) -> None:
-        """Raises `UserError` for an overlap that windows cannot have."""
-        if not 0 <= overlap < self.window_size:
-            raise UserError(
-                f"an overlap of {overlap} tokens: it must be at least 0 and less than "
-                f"the {self.window_size} tokens of a window."
-            )
-
-    def _scored(self, texts, overlap, encode):
-        """Yields (text, result of `encode`, float scores of its ids) in order."""
-        self.check_overlap(overlap)
-        texts = each_text(texts)
-        while True:
-            pool, tokens = [], 0
-            for text in texts:
-                encoded = encode(text)
-                pool.append((text, encoded))
-                tokens += len(encoded[0]) + 2
-                if tokens >= POOL_TOKENS:
-                    break
-            if not pool:
-                return
-            scores = self._score_pool([ids for _, (ids, _) in pool], overlap)
-            for (text, encoded), values in zip(pool, scores, strict=True):
-                if not np.isfinite(values).all():
-                    raise UserError(
-                        f"{self.name} gives a text the score {values.sum()}: its "
-                        "weights or activations are not finite.\nThe text begins "
-                        f"{text[:60]!r}.",
-                        EXIT_DIVERGED,
-                    )
-                yield text, encoded, values
-
-    def _score_pool(self, texts: list[list[int]], overlap: int) -> list[np.ndarray]:
-        """Scores of the tokens of each text, given as ids."""
-        found = [np.zeros(len(ids), np.float32) for ids in texts]
-        windows = [
-            window
-            for number, ids in enumerate(texts)
-            for window in windows_of(number, ids, self.window_size, overlap)
-        ]
-        if self.method == "mask_each":
-            self._mask_each(windows, found)
-            return found
-        for window, row in rows_of(self._score, self.vocab, windows):
-            end = window.start + window.last - window.first
-            values = row[1 + window.first : 1 + window.last]
-            found[window.text][window.start : end] = values
-        return found
-
-    def _mask_each(self, windows: list[TextWindow], found: list[np.ndarray]) -> None:
-        """Fills in the scores by one row for each token that counts."""
-        rows = [
-            (window, place)
-            for window in sorted(windows, key=_padded)
-            for place in range(window.first, window.last)
-        ]
-        for batch in batches(rows, lambda row: _padded(row[0])):
-            packed = tokenization.pack(self.vocab, [window.ids for window, _ in batch])
-            positions = np.array([place + 1 for _, place in batch], np.int32)
-            scores = self._score(*packed, positions).numpy()
-            for (window, place), score in zip(batch, scores, strict=True):
-                found[window.text][window.start + place - window.first] = score
-
-
-def _padded(window: TextWindow) -> int:
+def padded(window: TextWindow) -> int:
+    """The length of a window with [CLS] and [SEP]."""
     return len(window.ids) + 2
 
 
@@ -242,10 +124,30 @@ def rows_of(
 
     Yields each window with its row of the result, [CLS] and [SEP] included.
     """
-    for batch in batches(sorted(windows, key=_padded), _padded):
+    for batch in batches(sorted(windows, key=padded), padded):
         packed = tokenization.pack(vocab, [window.ids for window in batch])
         for window, row in zip(batch, network(*packed).numpy(), strict=True):
-            yield window, row[: _padded(window)]
+            yield window, row[: padded(window)]
+
+
+def token_scores_of(
+    network: Callable[..., Any], vocab: Vocabulary, windows: Iterable[TextWindow]
+) -> Iterator[tuple[TextWindow, int, float]]:
+    """Calls a network of mask_each on one row for each token that counts.
+
+    Yields each window with the index of a token in it and the token's score.
+    """
+    rows = [
+        (window, place)
+        for window in sorted(windows, key=padded)
+        for place in range(window.first, window.last)
+    ]
+    for batch in batches(rows, lambda row: padded(row[0])):
+        packed = tokenization.pack(vocab, [window.ids for window, _ in batch])
+        positions = np.array([place + 1 for _, place in batch], np.int32)
+        scores = network(*packed, positions).numpy()
+        for (window, place), score in zip(batch, scores, strict=True):
+            yield window, place, score
 
 
 def windows_of(
@@ -273,8 +175,20 @@ def batches(items: Iterable, length_of) -> Iterator[list]:
         yield batch
 
 
-def batched(items: Iterable, size: int) -> Iterator[list]:
-    """Consecutive items, `size` of them at a time."""
-    items = iter(items)
-    while batch := list(itertools.islice(items, size)):
-        yield batch
+def chunks(
+    items: Iterable, limit: int, size_of: Callable[[Any], int] = lambda item: 1
+) -> Iterator[list]:
+    """Consecutive items, by default `limit` of them at a time, read lazily.
+
+    Args:
+      limit: the sum of the sizes at which a chunk ends.
+    """
+    chunk, size = [], 0
+    for item in items:
+        chunk.append(item)
+        size += size_of(item)
+        if size >= limit:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk

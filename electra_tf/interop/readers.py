@@ -149,7 +149,7 @@ def original_in(directory: str | os.PathLike, log: Log) -> CheckpointInfo | None
 
 def is_run(folder: Path) -> bool:
     """Whether a directory is of a run, which may have no whole checkpoint yet."""
-    if folder.is_dir() and manifest.has_checkpoints(folder):
+    if folder.is_dir() and manifest.complete_steps(os.listdir(folder)):
         return True
     config = folder / _CONFIG
     if not config.is_file() or manifest.format_of(folder) or tf1.is_original(folder):

@@ -21,6 +21,7 @@ checkpoints works without it.
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import os
@@ -42,6 +43,7 @@ from electra_tf.storage.manifest import (
     POINTER,
     CheckpointManifest,
     DamagedCheckpointError,
+    complete_steps,
     name_of,
     pointer_to,
     split_name,
@@ -54,6 +56,7 @@ CORRUPT = ".corrupt"
 _SUFFIX = re.compile(r"\.(index|json|data-\d{5}-of-\d{5})")
 
 
+@dataclasses.dataclass(eq=False)
 class Checkpoints:
     """The checkpoints of one run directory.
 
@@ -71,30 +74,23 @@ class Checkpoints:
       log: called with one line of text.
     """
 
-    def __init__(
-        self,
-        directory: str | os.PathLike,
-        *,
-        keep: int = 0,
-        identity: Mapping[str, Any] | None = None,
-        settings: Mapping[str, Any] | None = None,
-        advice: str = "choose another --model-name",
-        read_only: bool = False,
-        before_save: Callable[[], None] = lambda: None,
-        after_save: Callable[[], None] = lambda: None,
-        log: Callable[[str], None] = print,
-    ):
-        self.directory = Path(directory)
-        self.keep = keep
+    directory: Path
+    _: dataclasses.KW_ONLY
+    keep: int = 0
+    identity: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    advice: str = "choose another --model-name"
+    read_only: bool = False
+    before_save: Callable[[], None] = lambda: None
+    after_save: Callable[[], None] = lambda: None
+    log: Callable[[str], None] = print
+    last_saved_step: int | None = dataclasses.field(default=None, init=False)
+
+    def __post_init__(self):
+        self.directory = Path(self.directory)
         # Through JSON and back, to be compared with values that were read.
-        self.identity = json.loads(json.dumps(identity or {}))
-        self.settings = json.loads(json.dumps(settings or {}))
-        self.advice = advice
-        self.read_only = read_only
-        self.last_saved_step: int | None = None
-        self._before_save = before_save
-        self._after_save = after_save
-        self.log = log
+        self.identity = json.loads(json.dumps(self.identity))
+        self.settings = json.loads(json.dumps(self.settings))
 
     def prefix(self, step: int) -> str:
         """TensorFlow's path of the checkpoint of `step`."""
@@ -166,11 +162,7 @@ class Checkpoints:
             return manifest
         if self.read_only and max(self.steps(), default=-1) > max(damaged, default=-1):
             return self.newest_intact()  # The training beside us has gone on.
-        traces = sorted(
-            name
-            for name in self._names()
-            if name == POINTER or (split_name(name) or (0, ""))[1]
-        )
+        traces = sorted(n for n in self._names() if n == POINTER or split_name(n))
         if traces:
             found = next(iter(damaged.values()), f"only {traces[0]} is left")
             raise UserError(
@@ -243,7 +235,7 @@ class Checkpoints:
         """
         if step == self.last_saved_step:
             return
-        self._before_save()
+        self.before_save()
         partial = self._partial(step)
         try:
             partial.mkdir(parents=True)
@@ -265,14 +257,13 @@ class Checkpoints:
         # For `tf.train.latest_checkpoint`; it is never read here.
         text = pointer_to([name_of(s) for s in self.steps()])
         atomic_write(self.directory / POINTER, text)
-        self._after_save()
+        self.after_save()
 
     def _remove_old(self) -> None:
         if not self.keep:
             return
-        names = set(self._names())
-        ours = [s for s in self.steps() if name_of(s) + CHECKPOINT_MANIFEST in names]
         # The last save stays, even if there are higher steps.
+        ours = complete_steps(self._names())
         ours.sort(key=lambda step: (step == self.last_saved_step, step))
         for step in ours[: -self.keep]:
             try:
@@ -286,15 +277,11 @@ class Checkpoints:
                 )
 
     def _remove(self, step: int) -> None:
-        # The manifest goes first, into a directory that marks the rest as ours to
+        # The manifest goes first, beside a directory that marks the rest as ours to
         # clear, so that a kill in between leaves no half checkpoint.
-        partial = self._partial(step)
-        partial.mkdir(exist_ok=True)
-        for name in sorted(
-            self._groups()[step], key=lambda n: CHECKPOINT_MANIFEST not in n
-        ):
-            os.replace(self.directory / name, partial / name)
-        shutil.rmtree(partial)
+        self._partial(step).mkdir(exist_ok=True)
+        os.unlink(self.prefix(step) + CHECKPOINT_MANIFEST)
+        self._discard(step)
 
 
 class BackgroundSaver:

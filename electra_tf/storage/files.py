@@ -106,16 +106,18 @@ def is_stream(path: str | os.PathLike) -> bool:
     return os.path.exists(name) and not (os.path.isfile(name) or os.path.isdir(name))
 
 
-def flock(file: IO | int, waits: bool = False) -> bool | None:
+def flock(file: IO | int, waits: bool = False, shared: bool = False) -> bool | None:
     """Whether this process has the lock of an open file now, until it is closed.
 
     None where the file system has no locks. Raises `OSError` for whatever else fails.
 
     Args:
       waits: for another process that has it.
+      shared: with other processes that ask for it so.
     """
+    operation = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+        fcntl.flock(file, operation | (0 if waits else fcntl.LOCK_NB))
     except BlockingIOError:
         return False
     except OSError as error:

@@ -174,6 +174,7 @@ class _BucketLock:
 
     def __init__(self, directory: Path, holder: dict[str, Any], killed: str | None):
         self._directory = directory
+        self._store, self._prefix = remote.open_store(directory / NAME)
         self._holder = holder | {"beat": 0}
         self._killed = killed
         self._number = 0
@@ -182,15 +183,15 @@ class _BucketLock:
 
     def acquire(self) -> bool:
         """Takes the lock; False if another process holds it."""
-        with remote.store_errors(self._directory, writes=True):
+        with remote.opened(self._directory, writes=True):
             if not _wait_for(self._attempt, self._directory):
                 return False
         self._thread.start()
         return True
 
     def is_held(self) -> bool:
-        with remote.store_errors(self._directory, writes=True):
-            return self._numbers()[-1:] == [self._number]
+        with remote.opened(self._directory, writes=True):
+            return max(self._numbers(), default=0) == self._number
 
     def release(self) -> None:
         self._ended.set()
@@ -201,14 +202,13 @@ class _BucketLock:
 
     def last(self) -> tuple[int, dict[str, Any]]:
         """Number of the last holder (0: none), and its description."""
-        numbers = self._numbers()
-        if not numbers:
+        number = max(self._numbers(), default=0)
+        if not number:
             return 0, {"released": True}
-        store, key = self._key(numbers[-1])
         try:
-            return numbers[-1], json.loads(store.cat_file(key))
+            return number, json.loads(self._store.cat_file(self._key(number)))
         except (ValueError, FileNotFoundError):
-            return numbers[-1], {}
+            return number, {}
 
     def _attempt(self, seconds: float) -> Any:
         number, holder = self.last()
@@ -220,14 +220,13 @@ class _BucketLock:
     def _numbers(self) -> list[int]:
         names = remote.listing(self._directory)
         endings = (n.removeprefix(f"{NAME}.") for n in names if n.startswith(NAME))
-        return sorted(int(ending) for ending in endings if ending.isdigit())
+        return [int(ending) for ending in endings if ending.isdigit()]
 
-    def _key(self, number: int) -> tuple[Any, str]:
-        return remote.open_store(self._directory / f"{NAME}.{number}")
+    def _key(self, number: int) -> str:
+        return f"{self._prefix}.{number}"
 
     def _write(self, number: int, holder: dict[str, Any], **mode: str) -> None:
-        store, key = self._key(number)
-        store.pipe_file(key, json.dumps(holder).encode(), **mode)
+        self._store.pipe_file(self._key(number), json.dumps(holder).encode(), **mode)
 
     def _create(self, number: int) -> bool:
         """Makes an object that is not there yet; False when another was faster.
@@ -238,13 +237,12 @@ class _BucketLock:
             self._write(number, self._holder, mode="create")
         except FileExistsError:
             return False
-        store, key = self._key(number)
         try:
             self._write(number, self._holder, mode="create")
         except FileExistsError:
             pass
         else:
-            store.rm_file(key)
+            self._store.rm_file(self._key(number))
             raise UserError(
                 f"the store of {self._directory} ignores conditional writes "
                 "(If-None-Match: *), so two processes could write there at once.\n"
@@ -255,7 +253,7 @@ class _BucketLock:
         self._number = number
         for old in self._numbers():
             if old < number:
-                store.rm_file(self._key(old)[1])
+                self._store.rm_file(self._key(old))
         return True
 
     def _beat(self) -> None:

@@ -13,7 +13,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -185,10 +185,10 @@ def split_name(name: str) -> tuple[int, str] | None:
     return (int(match[1]), match[2] or "") if match else None
 
 
-def has_checkpoints(directory: str | os.PathLike) -> bool:
-    """Whether a directory holds checkpoints of this project."""
-    names = map(split_name, os.listdir(directory))
-    return any(name and name[1] == CHECKPOINT_MANIFEST for name in names)
+def complete_steps(names: Iterable[str]) -> list[int]:
+    """The steps of the checkpoints whose manifest is among the names, ascending."""
+    parts = filter(None, map(split_name, names))
+    return sorted(step for step, suffix in parts if suffix == CHECKPOINT_MANIFEST)
 
 
 def pointer_to(names: Sequence[str]) -> str:
@@ -233,10 +233,10 @@ def write_checkpoint_manifest(
     sync_directory(directory)
 
 
-def read_checkpoint_manifest(directory: Path, step: int) -> CheckpointManifest:
-    """The manifest of a step, checked against its own checksum.
+def verify_checkpoint(directory: Path, step: int) -> CheckpointManifest:
+    """The manifest of a step, checked against its own checksum and all its files.
 
-    Raises `DamagedCheckpointError`.
+    Raises `DamagedCheckpointError` naming the file.
     """
     name = name_of(step) + CHECKPOINT_MANIFEST
     try:
@@ -251,15 +251,6 @@ def read_checkpoint_manifest(directory: Path, step: int) -> CheckpointManifest:
         raise DamagedCheckpointError(f"{name} is unreadable") from error
     if promised != actual or manifest.step != step:
         raise DamagedCheckpointError(f"{name} does not match its checksum")
-    return manifest
-
-
-def verify_checkpoint(directory: Path, step: int) -> CheckpointManifest:
-    """The manifest of a step, after a comparison of all its files with it.
-
-    Raises `DamagedCheckpointError` naming the file.
-    """
-    manifest = read_checkpoint_manifest(directory, step)
     for name, record in manifest.files.items():
         if damage := damage_of(directory / name, record):
             raise DamagedCheckpointError(f"{name} {damage}")

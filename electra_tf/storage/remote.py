@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import fcntl
 import functools
 import glob
 import json
@@ -75,13 +74,15 @@ def open_store(path: str | os.PathLike) -> tuple[Any, str]:
 
 
 @contextlib.contextmanager
-def store_errors(path: str | os.PathLike, writes: bool = False) -> Iterator[None]:
-    """Turns what a store fails with into a `UserError`: 73 if it `writes`, else 2.
+def opened(path: str | os.PathLike, writes: bool = False) -> Iterator[tuple[Any, str]]:
+    """`open_store` for a block in which all errors of the store become `UserError`s.
 
-    A missing object stays a FileNotFoundError.
+    Their exit code is 73 if the block `writes`, else 2, and then a missing object stays
+    a FileNotFoundError.
     """
+    store = open_store(path)
     try:
-        yield
+        yield store
     except UserError:
         raise
     except Exception as error:
@@ -105,9 +106,8 @@ def listing(path: str | os.PathLike) -> dict[str, dict[str, Any]]:
     The name of an object at the path itself is "". The empty objects `folder/` that
     consoles make to show an empty folder are left out.
     """
-    store, key = open_store(path)
-    key = key.rstrip("/")
-    with store_errors(path):
+    with opened(path) as (store, key):
+        key = key.rstrip("/")
         try:
             found = store.find(key, detail=True)
         except FileNotFoundError as error:
@@ -139,8 +139,8 @@ def expand(globs: str) -> list[str]:
     paths = set()
     for part in globs_in(globs):
         if is_remote(part):
-            store, pattern = open_store(part)
-            with store_errors(part), contextlib.suppress(FileNotFoundError):
+            missing = contextlib.suppress(FileNotFoundError)
+            with opened(part) as (store, pattern), missing:
                 place = part.removesuffix(pattern)
                 found = store.glob(pattern, detail=True).values()
                 names = {i["name"].lstrip("/") for i in found if i["type"] == "file"}
@@ -222,12 +222,9 @@ def bring(
 
 def is_written_to(folder: str | os.PathLike) -> bool:
     """Whether a process of this machine holds the lock of a run's directory."""
-    try:
-        with open(os.path.join(folder, "run.lock"), "rb") as f:
-            # For a moment this refuses a process that starts now.
-            fcntl.flock(f, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
-        return isinstance(error, BlockingIOError)
+    with contextlib.suppress(OSError), open(os.path.join(folder, "run.lock")) as f:
+        # For a moment this refuses a process that starts now.
+        return flock(f, shared=True) is False
     return False
 
 
@@ -281,12 +278,11 @@ def _changed(place: str) -> int:
 
 def _bring(path: str, name: str, facts: dict[str, Any], state: dict) -> None:
     place = _place_of(path, name)
-    store, key = open_store(place)
     try:
         os.makedirs(os.path.dirname(place), exist_ok=True)
         with replacing(place) as f:
             try:
-                with store_errors(place):
+                with opened(place) as (store, key):
                     store.get_file(key, f.name)
             except FileNotFoundError:
                 gone = f"{url_of(place)} is gone since it was listed; try again."
@@ -327,13 +323,12 @@ def read_ranges(
     """
     from fsspec.utils import merge_offset_ranges
 
-    store, first = open_store(paths[0])
-    place = paths[0].removesuffix(first)
-    keys = [path.removeprefix(place) for path in paths]
-    requests = merge_offset_ranges(
-        keys, list(starts), list(ends), max_gap=_GAP, max_block=_LONGEST
-    )
-    with store_errors(paths[0]):
+    with opened(paths[0]) as (store, first):
+        place = paths[0].removesuffix(first)
+        keys = [path.removeprefix(place) for path in paths]
+        requests = merge_offset_ranges(
+            keys, list(starts), list(ends), max_gap=_GAP, max_block=_LONGEST
+        )
         try:
             found = store.cat_ranges(*requests)
             for error in found:
@@ -383,8 +378,7 @@ def put(
             stat = os.stat(place)
             if state.get(name, [0])[-1] == stat.st_mtime_ns and not all_of_them:
                 continue
-            store, key = open_store(place)
-            with store_errors(place, writes=True):
+            with opened(place, writes=True) as (store, key):
                 if may_grow:
                     # Stores take a file's size first, and fail at what comes then.
                     with open(place, "rb") as f:
@@ -425,16 +419,16 @@ def has_changed(path: str, name: str) -> bool:
 
 def remove(path: str | os.PathLike, names: Iterable[str]) -> None:
     """Removes objects below a path in a bucket, one after the other."""
-    for name in names:
-        store, key = open_store(os.path.join(path, name))
-        with store_errors(path, writes=True), contextlib.suppress(FileNotFoundError):
-            store.rm_file(key)
+    with opened(path, writes=True) as (store, key):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                store.rm_file(os.path.join(key, name))
 
 
 def check_writable(path: str | os.PathLike) -> None:
     """Raises `UserError` (73) for a place in a bucket that cannot be written to."""
     if is_remote(path):
-        store, key = open_store(os.path.join(path, f".try{PARTIAL}"))
-        with store_errors(path, writes=True):
-            store.pipe_file(key, b"")
-            store.rm_file(key)
+        with opened(path, writes=True) as (store, key):
+            name = os.path.join(key, f".try{PARTIAL}")
+            store.pipe_file(name, b"")
+            store.rm_file(name)

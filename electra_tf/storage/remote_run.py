@@ -13,6 +13,7 @@ not uploaded before a kill are computed again, to the same bits.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import os
 import shutil
@@ -29,6 +30,7 @@ from electra_tf.storage.manifest import (
     CHECKPOINT_MANIFEST,
     POINTER,
     DamagedCheckpointError,
+    complete_steps,
     name_of,
     split_name,
     verify_checkpoint,
@@ -80,12 +82,12 @@ def _bring_run(path: str, is_writer: bool = False) -> None:
 
     def rest(there):
         is_new = is_writer and POINTER not in there  # none is complete yet
-        if not (_complete(there) or is_new):
+        if not (complete_steps(there) or is_new):
             return list(there)  # maybe the original's checkpoints, without manifests
         return [name for name in there if _step_of(name) is None]
 
     names = remote.bring(path, _is_ours, rest, is_writer)
-    for step in reversed(_complete(names)):
+    for step in reversed(complete_steps(names)):
         files = functools.partial(_files_of, step)
         remote.bring(path, _is_ours, files, is_writer)
         with contextlib.suppress(DamagedCheckpointError):  # `Checkpoints` reports it
@@ -108,16 +110,10 @@ def _files_of(step: int, names: Iterable[str]) -> list[str]:
     return sorted(own, key=lambda name: (name == manifest, name))
 
 
-def _complete(names: Iterable[str]) -> list[int]:
-    """The steps whose manifest is among the names, ascending."""
-    parts = filter(None, map(split_name, names))
-    return sorted(step for step, suffix in parts if suffix == CHECKPOINT_MANIFEST)
-
-
 def _remove_incomplete(folder: str) -> None:
     """Removes copies of checkpoints whose upload was interrupted."""
     names = os.listdir(folder) if os.path.isdir(folder) else []
-    steps = {None, *_complete(names)}
+    steps = {None, *complete_steps(names)}
     for name in names:
         if _is_ours(name) and _step_of(name) not in steps:
             os.unlink(os.path.join(folder, name))
@@ -132,6 +128,7 @@ def remove_run(directory: str) -> None:
     shutil.rmtree(directory, ignore_errors=True)
 
 
+@dataclasses.dataclass
 class RunFolder:
     """A run's directory, in a bucket or not, as a context manager.
 
@@ -148,33 +145,24 @@ class RunFolder:
     be written.
     """
 
-    def __init__(
-        self,
-        directory: str | os.PathLike,
-        lock: Lock | None = None,
-        *,
-        keep: int = 0,
-        log: Callable[[str], None] = print,
-    ):
-        self.directory = os.fspath(directory).rstrip("/")
-        self.is_remote = remote.is_remote(directory)
-        self._folders = [os.path.join(self.directory, name) for name in _FOLDERS]
-        self._keep = keep
-        self._log = log
-        self._lock = lock if self.is_remote else None
+    directory: str | os.PathLike
+    lock: Lock | None = None
+    _: dataclasses.KW_ONLY
+    keep: int = 0
+    log: Callable[[str], None] = print
+
+    def __post_init__(self):
+        names = _FOLDERS if remote.is_remote(self.directory) else ()
+        self._folders = [os.path.join(self.directory, name) for name in names]
 
     def __enter__(self) -> RunFolder:
-        if not self.is_remote:
-            return self
         for folder in self._folders:
-            _bring_run(folder, is_writer=self._lock is not None)
-            if self._lock:
+            _bring_run(folder, is_writer=self.lock is not None)
+            if self.lock:
                 _remove_incomplete(folder)
         return self
 
     def __exit__(self, kind, error, _) -> None:
-        if self._lock is None:
-            return
         if getattr(error, "exit_code", None) in (EXIT_CANNOT_WRITE, EXIT_LOCKED):
             return
         with contextlib.suppress(UserError) if error else contextlib.nullcontext():
@@ -182,11 +170,11 @@ class RunFolder:
 
     def upload(self) -> None:
         """Uploads what has changed; raises `UserError` (73, 75) if that fails."""
-        if self._lock is None:
+        if self.lock is None or not self._folders:
             return
         for wait in (*_WAITS, None):
             try:
-                self._lock.check()
+                self.lock.check()
                 for folder in self._folders:
                     self._upload(folder)
                 return
@@ -195,12 +183,12 @@ class RunFolder:
                     raise
                 if wait is None:  # 73 whether it failed at looking or at writing
                     raise UserError(str(error), EXIT_CANNOT_WRITE) from error
-                self._log(f"{str(error).splitlines()[0]}; trying again.")
+                self.log(f"{str(error).splitlines()[0]}; trying again.")
                 time.sleep(wait)
 
     def _upload(self, folder: str) -> None:
         names = [name for name in remote.names_below(folder) if _is_ours(name)]
-        steps = _complete(names)
+        steps = complete_steps(names)
         # Training writes on meanwhile, to metrics and events.
         others = [n for n in names if n != POINTER and _step_of(n) not in steps]
         remote.put(folder, others, may_grow=True)
@@ -222,9 +210,9 @@ class RunFolder:
         copy lacks are damaged. They do not count among those to keep, and are removed
         once the run is past them.
         """
-        if not (self._keep and own):
+        if not (self.keep and own):
             return []
-        older = [step for step in _complete(there) if step < own[0]]
-        kept = [*older, *own][-self._keep :]
+        older = [step for step in complete_steps(there) if step < own[0]]
+        kept = [*older, *own][-self.keep :]
         steps = sorted({*map(_step_of, there)} - {None, *kept})
         return [step for step in steps if step < own[-1]]

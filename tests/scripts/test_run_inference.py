@@ -182,7 +182,7 @@ def test_rerank_finds_the_weight(electric, scorer, tmp_path):
     path = tmp_path / "n.jsonl"
     path.write_text(text)
     lists = reranking.read_nbest(path)
-    scores = reranking.score_lists(lists, scorer.scorer())
+    scores = reranking.score_lists(lists, scorer, None)
     for one, model, row in zip(lists, scores, rows_of(run.stdout), strict=True):
         best = row["hypotheses"][0]["text"]
         assert best == reranking.rank(one, model, weight)[0].text

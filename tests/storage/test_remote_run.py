@@ -16,7 +16,7 @@ import pytest
 from electra_tf import paths
 from electra_tf.errors import UserError
 from electra_tf.storage import lock as lock_module
-from electra_tf.storage import remote, remote_run
+from electra_tf.storage import remote_run
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.lock import Lock
 from electra_tf.storage.remote_run import RunFolder, bring_model
@@ -113,7 +113,7 @@ def test_a_damaged_checkpoint_does_not_count_as_kept(run, keep):
     assert there() == files_of(25) | {"checkpoint"}
 
 
-class KilledError(Exception):
+class KilledError(BaseException):
     """Stands for kill -9."""
 
 
@@ -135,7 +135,6 @@ def test_a_kill_between_any_two_requests_loses_nothing(
         return method(path, *args, **kwargs)
 
     with pytest.MonkeyPatch.context() as patch, contextlib.suppress(KilledError):
-        patch.setattr(remote, "store_errors", lambda *_, **__: contextlib.nullcontext())
         for name in ("put_file", "pipe_file", "rm_file"):
             method = getattr(memory, name)
             patch.setattr(memory, name, functools.partial(limited, method))
