@@ -103,6 +103,12 @@ def values_in_roles(hparams: Any, *roles: Role) -> dict[str, Any]:
     return {name: getattr(hparams, name) for name in names_in_roles(hparams, *roles)}
 
 
+def defaults(cls: type, *roles: Role) -> dict[str, Any]:
+    """The defaults of the hparams of a dataclass, of those with one of the roles."""
+    names = names_in_roles(cls, *(roles or Role))
+    return {f.name: default_of(f) for f in dataclasses.fields(cls) if f.name in names}
+
+
 def idle_fields(
     cls: type, values: Mapping[str, Any]
 ) -> Iterator[tuple[dataclasses.Field, str]]:

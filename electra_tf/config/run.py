@@ -16,7 +16,7 @@ from electra_tf.config.hparams import (
     PLACE,
     SETTING,
     check,
-    default_of,
+    defaults,
     identity,
     place,
     read_hparams,
@@ -145,8 +145,7 @@ class RunConfig(metaclass=_Resolved):
         if "vocab_size" not in explicit:
             lines = _count_lines(values["vocab_file"])
             values["vocab_size"] = lines or cls.vocab_size
-        defaults = {field.name: default_of(field) for field in dataclasses.fields(cls)}
-        resolved = cls(**defaults | values)._completed()
+        resolved = cls(**defaults(cls) | values)._completed()
         resolved._check_together()
         return resolved
 
@@ -257,7 +256,7 @@ class RunConfig(metaclass=_Resolved):
     def describe(self) -> list[str]:
         """A line for each hparam that was set to another value, one for the others."""
         values = self.to_dict()
-        usual = {f.name: default_of(f) for f in dataclasses.fields(self)}
+        usual = defaults(type(self))
         usual |= self._presets(values) | self.usual_locations()
         unset = {name: None for name, value in usual.items() if value is None}
         completed = dataclasses.replace(self, **unset)._completed()

@@ -9,7 +9,6 @@ that change no number may differ, and a missing fact is unknown.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import os
@@ -22,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.config.hparams import PLACE, default_of
+from electra_tf.config.hparams import IDENTITY, SETTING, defaults
 from electra_tf.errors import UserError
 from electra_tf.finetune.task import without_files
 from electra_tf.interop.checkpoint import CheckpointInfo
@@ -78,11 +77,8 @@ def differences(
       ours: `settings_of` this run, as JSON has it.
       ignored: names that are not compared.
     """
-    defaults = {
-        f.name: default_of(f)
-        for f in dataclasses.fields(FinetuningConfig)
-        if f.name in ours and f.metadata["role"] is not PLACE
-    }
+    usual = defaults(FinetuningConfig, IDENTITY, SETTING)
+    usual = {name: value for name, value in usual.items() if name in ours}
     ignored = {*ignored, *_WITHOUT_INFLUENCE}
     if "init_sha256" in stored and "init_sha256" in ours:
         ignored.add("init_checkpoint")  # The weights count, not their place.
@@ -90,7 +86,7 @@ def differences(
         checkpoints.flat(
             {k: v for k, v in _without_places(x).items() if k not in ignored}
         )
-        for x in (defaults | dict(stored), ours)
+        for x in (usual | dict(stored), ours)
     )
     # Hashes of data are compared as far as both sides have them.
     return [

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from electra_tf.config.hparams import applicable
+from electra_tf.config.hparams import IDENTITY, SETTING, applicable, defaults
 from electra_tf.config.objectives import translated
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import Log
@@ -114,9 +114,11 @@ def find(
         return Start()
     original = readers.original_in(config.model_dir, log)
     saved = None if original else checkpoints.newest_intact()
-    if saved:  # Old runs have the original's booleans beside objective and generator.
-        identity = applicable(PretrainingConfig, translated(saved.identity))
-        saved = saved._replace(identity=identity, settings=translated(saved.settings))
+    if saved:  # It may be of a version that spelled hparams otherwise, or lacked some.
+        kind = PretrainingConfig
+        identity = defaults(kind, IDENTITY) | translated(saved.identity)
+        settings = defaults(kind, IDENTITY, SETTING) | translated(saved.settings)
+        saved = saved._replace(identity=applicable(kind, identity), settings=settings)
     start = Start(saved, original)
     tokenizer = resolve_settings(vocab, do_lower_case=config.do_lower_case)
     if saved or original:

@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 from electra_tf.config.pretraining import PretrainingConfig
+from electra_tf.config.run import read_config
 from electra_tf.errors import UserError
 from electra_tf.interop import huggingface, readers, start, tf1
 from electra_tf.interop.checkpoint import WARM_START
 from electra_tf.pretrain.pretraining import build_pretrainer
+from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.text.vocabulary import Vocabulary, write_tokens
 from tests.helpers import without_tensorflow
 from tests.helpers.interop_models import VOCAB, config_of, golden, prefix_of, quiet
@@ -228,6 +230,30 @@ def test_dry_run_compares_the_weights(pretrained, tiny_data):
     assert run.returncode == 0, run.stderr
     assert f"initialised from {before['init_checkpoint']}" in run.stdout
     assert not (data / "models" / "dry").exists()
+
+
+def test_run_of_an_earlier_version_continues(pretrained, monkeypatch):
+    """One that spelled the objective otherwise, and did not have all hparams."""
+    data, lines = pretrained("electra"), []
+    stored = read_config(str(data / "models" / "electra" / "config.json"))
+    config = PretrainingConfig.from_hparams(str(data), "electra", {}, stored)
+    vocab = Vocabulary.load(config.vocab_file)
+    identity = config.identity() | {"vocab_sha256": vocab.sha256}
+    settings = config.settings()
+    checkpoints = Checkpoints(
+        config.model_dir, identity=identity, settings=settings, log=lines.append
+    )
+    saved = checkpoints.newest_intact()
+
+    def earlier(values):
+        later = ("objective", "generator", "contrastive_weight", "generator_dropout")
+        booleans = {"electra_objective": True, "uniform_generator": False}
+        return booleans | {k: v for k, v in values.items() if k not in later}
+
+    saved = saved._replace(identity=earlier(identity), settings=earlier(settings))
+    monkeypatch.setattr(Checkpoints, "newest_intact", lambda self: saved)
+    assert start.find(config, vocab, checkpoints, lines.append).saved.step == saved.step
+    assert not [line for line in lines if "Changed" in line]
 
 
 @pytest.mark.thorough
