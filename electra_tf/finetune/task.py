@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.errors import UserError
+from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
 from electra_tf.finetune.inputs import Input, Source
 from electra_tf.storage.checkpoints import as_text, differences
 from electra_tf.storage.files import atomic_write
@@ -295,10 +295,17 @@ def write_facts(directory: str | os.PathLike, tasks: Sequence[Task]) -> None:
 
 
 def read_facts(directory: str | os.PathLike) -> list[TaskFacts]:
-    """What `write_facts` wrote; [] without it."""
+    """What `write_facts` wrote, [] without it; `UserError` (65) for anything else."""
     path = Path(directory) / FACTS_FILE
-    found = json.loads(path.read_text("utf-8")) if path.is_file() else []
-    return [TaskFacts(**one | {"labels": tuple(one["labels"])}) for one in found]
+    try:
+        found = json.loads(path.read_text("utf-8")) if path.is_file() else []
+        return [TaskFacts(**one | {"labels": tuple(one["labels"])}) for one in found]
+    except (OSError, *JSON_ERRORS) as error:
+        raise UserError(
+            f"{path} cannot be read: {error}.\nIf you remove it, the task's data "
+            "define its labels.",
+            EXIT_DAMAGED,
+        ) from None
 
 
 def check_trained_for(directory: str | os.PathLike, tasks: Sequence[Task]) -> None:
