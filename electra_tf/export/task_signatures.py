@@ -421,7 +421,8 @@ def _in_text(best, document: TokensInText, context) -> dict[str, tf.Tensor]:
 def _named(outputs: dict[str, tf.Tensor], config) -> dict[str, tf.Tensor]:
     """The outputs that mean something without labels."""
     names = ["start_logits", *(_JOINT if config.joint_prediction else ["end_logits"])]
-    names += ["answerable_logit"] * config.answerable_classifier
+    if config.answerable_classifier:
+        names.append("answerable_logit")
     return {name: outputs[name] for name in names}
 
 

@@ -336,7 +336,7 @@ class TextTask(Task):
 
     def examples(self, split: str) -> list[InputExample]:
         """All rows with a right label."""
-        # Classes are those of the training file.
+        # Classes are those of the training file; GLUE's tasks have their own.
         is_free = self.description and split == "train" and self._has_classes
         found = []
         for where, eid, fields, label in self.rows(split):
