@@ -449,13 +449,19 @@ def empty_pretrainer(
     return build_pretrainer(config, ids, dtype, at_rest=True)
 
 
-def _check_complete(stored: StoredModel) -> None:
-    """Raises `UserError` (65) unless each part has all its weights, in their shapes."""
+def shapes_of(config: PretrainingConfig, vocab: Vocabulary) -> dict[str, tuple]:
+    """The names and shapes of a config's weights, none of which is made."""
     import tensorflow as tf
 
-    with tf.Graph().as_default():  # Its names and shapes; no weight is ever made.
-        model = empty_pretrainer(stored.config, stored.vocab)
-        expected = {v.path: tuple(v.shape) for v in model.variables}
+    nothing = tf.Variable(0.0)
+    with tf.variable_creator_scope(lambda *_, **__: nothing):
+        variables = empty_pretrainer(config, vocab).variables
+    return {v.path: tuple(v.shape) for v in variables}
+
+
+def _check_complete(stored: StoredModel) -> None:
+    """Raises `UserError` (65) unless each part has all its weights, in their shapes."""
+    expected = shapes_of(stored.config, stored.vocab)
     if not any(name.startswith(HEADS) for name in stored.tensors):
         expected = {k: v for k, v in expected.items() if not k.startswith(HEADS)}
     problems = [f"{k} is missing" for k in sorted(expected.keys() - stored.tensors)]

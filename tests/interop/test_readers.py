@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from electra_tf.config.objectives import GENERATORS, MASKED_LM_HEAD
 from electra_tf.config.pretraining import PretrainingConfig
@@ -17,7 +16,7 @@ from electra_tf.interop.checkpoint import (
     DISCRIMINATOR_HEAD,
     EVALUATE,
     RESUME,
-    empty_pretrainer,
+    shapes_of,
 )
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.text.vocabulary import SPECIAL_TOKENS, Vocabulary, write_tokens
@@ -80,9 +79,7 @@ def random_run(rng, data, kind):
         config = PretrainingConfig.from_hparams(str(data), "run", hparams)
     except UserError:
         return None
-    with tf.Graph().as_default():
-        variables = empty_pretrainer(config, vocab).variables
-        shapes = {v.path: tuple(v.shape) for v in variables}
+    shapes = shapes_of(config, vocab)
     tensors = {k: rng.normal(0, 0.3, s).astype(np.float32) for k, s in shapes.items()}
     saved = tensors | {"global_step": np.array(3, np.int64)}
     config.save(f"{config.model_dir}/config.json")
