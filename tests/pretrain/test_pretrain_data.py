@@ -348,7 +348,7 @@ def test_shares_by_weight(mixed):
     given = dict(zip(mixed, [1, 2.5, 0.5], strict=True))
     np.testing.assert_allclose(shares(given), np.array([1, 2.5, 0.5]) / 4, atol=2e-5)
     # Of the largest alone are numbers of 80 and more.
-    found = np.array(numbers(given, 250, batch_size=100))
+    found = np.array(numbers(given, 700, batch_size=100))
     assert abs((found >= 80).mean() - 2.5 / 4 * 220 / 300) < 0.01
 
 
