@@ -239,12 +239,9 @@ def print_report(config: PretrainingConfig, report: dict) -> None:
         f"Operations: {shown.ops_in_entry}, of which {counted or 'none rare'}; "
         f"loops of unknown length, counted once: {shown.loops_of_unknown_length}"
     )
-    if cycles := report.get("cycles"):
+    if cycles := report["cycles"]:
         milliseconds = 1e3 * cycles / kind.hertz
         print(f"Compiler's estimate: {cycles:,} cycles, {milliseconds:.2f} ms")
-    print(f"What dominates, by {shown.parts_by}:")
-    for name, share in list(shown.parts.items())[:12]:
-        print(f"  {share:6.1%}  {name}")
 
 
 if __name__ == "__main__":

@@ -136,50 +136,26 @@ def costs_of(program) -> dict:
     return {"flops": costs["flops"], "bytes": costs["bytes accessed"]}
 
 
-_OPERATION = re.compile(
-    r"^\s*(?:ROOT )?(?P<name>%\S+) = (?P<shape>\(.*?\)|\S+) "
-    r"(?P<op>[a-z0-9-]+)\((?P<rest>.*)$"
-)
-_ARRAY = re.compile(r"\b(pred|[a-z]+?(\d+))[a-z0-9]*\[([\d,]*)\]")
-# These move nothing.
+# These do nothing.
 _FREE = ("parameter", "tuple", "get-tuple-element", "bitcast", "constant", "call")
 
 
 def content_of(text: str) -> dict:
-    """The operations of a compiled program, and which parts of the step dominate.
-
-    Parts are compared by the cycles that the compiler for TPUs estimates, or else by
-    the bytes that each operation reads and writes.
-    """
+    """The operations of a compiled program; on a TPU the cycles that it may take."""
     header = text[: text.index("\n")]
     aliases = re.search(r"input_output_alias=\{(.*?)\}, \w+=", header)
     report = {"aliased": aliases[1].count("-alias") if aliases else 0}
-    counts, sizes, found = collections.Counter(), {}, []
     lines, report["loops_of_unknown_length"] = _executed(text)
-    for line, times in lines:
-        match = _OPERATION.match(line)
-        if not match:
-            continue
-        sizes[match["name"]] = _nbytes(match["shape"])
-        counts[match["op"]] += 1
-        if match["op"] in _FREE:
-            continue
-        operands = re.findall(r"%[^\s,()]+", match["rest"].split("), ")[0])
-        moved = sizes[match["name"]] + sum(sizes.get(name, 0) for name in operands)
-        cycles = re.search(r'"estimated_cycles":"(\d+)"', line)
-        own = int(cycles[1]) if cycles else 0
-        found.append((_part(line), times * moved, times * own))
-    cycles = sum(c for *_, c in found)
-    parts = collections.Counter()
-    for part, moved, own in found:
-        parts[part] += own if cycles else moved
-    total = sum(parts.values()) or 1
-    report["parts"] = {name: value / total for name, value in parts.most_common()}
-    report["parts_by"] = "the compiler's cycles" if cycles else "bytes"
+    found = [re.search(r" = (?:\(.*?\)|\S+) ([a-z0-9-]+)\(", line) for line, _ in lines]
+    counts = collections.Counter(match[1] for match in found if match)
     report["ops"] = {name: counts[name] for name in (*HOST, *RARE)}
-    targets = set(re.findall(r'custom_call_target="([^"]+)"', text))
-    report |= {"custom_calls": sorted(targets), "ops_in_entry": len(found)}
-    return report | ({"cycles": cycles} if cycles else {})
+    report["ops_in_entry"] = counts.total() - sum(counts[name] for name in _FREE)
+    report["cycles"] = sum(
+        times * int(cycles)
+        for line, times in lines
+        for cycles in re.findall(r'"estimated_cycles":"(\d+)"', line)
+    )
+    return report
 
 
 def _executed(text: str) -> tuple[list[tuple[str, int]], int]:
@@ -190,11 +166,7 @@ def _executed(text: str) -> tuple[list[tuple[str, int]], int]:
     """
     blocks = re.split(r"\n(?=(?:ENTRY )?%\S+ \()", text)
     bodies = {block.split(" (")[0].split()[-1]: block.splitlines() for block in blocks}
-    todo = [
-        (block.split(" (")[0].split()[-1], 1)
-        for block in blocks
-        if "ENTRY" in block[:6]
-    ]
+    todo = [(re.search(r"^ENTRY (%\S+)", text, re.MULTILINE)[1], 1)]
     lines, unknown = [], 0
     while todo:
         name, times = todo.pop()
@@ -221,33 +193,6 @@ def _length_of(loop: str, bodies: dict[str, list[str]]) -> int | None:
     end = re.search(r"ROOT .* compare\(%\S+, (%\S+)\), direction=LT", condition)
     constants = dict(re.findall(r"(%\S+) = s32\[\]\S* constant\((\d+)\)", condition))
     return int(constants[end[1]]) if end and end[1] in constants else None
-
-
-def _nbytes(shape: str) -> int:
-    """Bytes of the arrays of a shape in a program's text."""
-    total = 0
-    for _, bits, dims in _ARRAY.findall(shape):
-        count = int(np.prod([int(n) for n in dims.split(",") if n], dtype=np.int64))
-        total += count * int(bits or 8) // 8
-    return total
-
-
-def _part(line: str) -> str:
-    """The part of the step that an operation belongs to, by its name in TensorFlow."""
-    name = re.search(r'op_name="([^"]*)"', line)
-    scopes = name[1].split("call_exported/", 1)[1:] if name else []
-    if not scopes:
-        return "without a name"
-    # Of merged operations only the last name is complete.
-    scopes = re.sub(r"_\d+\b", "", scopes[0].split(";")[-1])
-    scopes = scopes.removeprefix("gradient_tape/")
-    if scopes.startswith("AdamWeightDecay"):
-        return "optimizer" + ", norm" * ("global_norm" in scopes)
-    if scopes.startswith("PartitionedCall"):
-        return "layers of both networks, backward"
-    if "/PartitionedCall" in scopes:
-        return scopes.split("/PartitionedCall")[0] + ", layers forward"
-    return "/".join(scopes.split("/")[:2]) if "/" in scopes else "small operations"
 
 
 if __name__ == "__main__":

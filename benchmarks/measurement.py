@@ -189,17 +189,19 @@ def in_turns(
     Args:
       shown: the format of a result's line.
 
-    Returns: name -> results.
+    Returns: name -> results, but for those that say why they "failed".
     """
     results: dict[str, list[dict]] = {name: [] for name in makers}
     for repeat in range(repeats):
         for name in list(makers)[:: -1 if repeat % 2 else 1]:
-            results[name].append(makers[name]())
-            print(f"  {name}: {shown.format(**results[name][-1])}", flush=True)
-    return results
+            found = makers[name]()
+            failed = found.get("failed")
+            print(f"  {name}: {failed or shown.format(**found)}", flush=True)
+            results[name] += [] if failed else [found]
+    return {name: found for name, found in results.items() if found}
 
 
-def in_process(function: Callable, *arguments, seconds: float | None = None) -> dict:
+def in_process(function: Callable, *arguments) -> dict:
     """What a function returns in a process of its own, or "failed": why it does not.
 
     The process has this one's flags and none of its libraries for accelerators.
@@ -215,10 +217,7 @@ def in_process(function: Callable, *arguments, seconds: float | None = None) -> 
     process.start()
     sender.close()
     try:
-        if receiver.poll(seconds):
-            return receiver.recv()
-        process.kill()
-        return {"failed": f"not done in {seconds:.0f} s"}
+        return receiver.recv()
     except EOFError:
         process.join()
         return {"failed": f"ended with code {process.exitcode}"}
@@ -226,19 +225,13 @@ def in_process(function: Callable, *arguments, seconds: float | None = None) -> 
         process.join()
 
 
-def processor() -> str:
-    """The processor's name, and the number of cores that this process may use."""
-    found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    name = found[1] if found else platform.machine()
-    return f"{name}, {len(os.sched_getaffinity(0))} cores"
-
-
 def machine() -> str:
     """Processor, cores and load; a second line if other programs are running."""
-    load = os.getloadavg()[0]
+    found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    name = found[1] if found else platform.machine()
+    cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
     busy = "\nOther programs are running: times and rates are not to be quoted."
-    is_busy = load > 0.3 * len(os.sched_getaffinity(0))
-    return f"{processor()}, load {load:.1f}{busy * is_busy}"
+    return f"{name}, {cores} cores, load {load:.1f}{busy * (load > 0.3 * cores)}"
 
 
 def median(runs: Iterable[dict], key: str) -> float:
@@ -260,6 +253,14 @@ def save(path: str | None, results) -> None:
     """Writes all that was measured, if --json was given."""
     if path:
         Path(path).write_text(json.dumps(results, indent=1) + "\n")
+
+
+def define_choices(name: str, default: list, known: tuple, text: str) -> None:
+    """A flag that lists some of the known names."""
+    flags.DEFINE_list(name, default, f"{text}, of {', '.join(known)}.")
+    flags.register_validator(
+        name, lambda found: {*found} <= {*known}, f"must be of {', '.join(known)}."
+    )
 
 
 def define_step_flags(script: str) -> None:

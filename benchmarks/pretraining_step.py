@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One training step of ELECTRA-Small: how fast, how much memory, how soon the first.
+"""One training step: how fast, how much memory, how soon the first.
 
     python benchmarks/pretraining_step.py
     python benchmarks/pretraining_step.py --precision float32 --jit on --peer torch
     python benchmarks/pretraining_step.py --precision float32 --jit on \\
-        --model electra,electric
+        --model electra_small,electric_small
 
 The step is that of run_pretraining.py: masking, sampling, both networks, clipping,
 optimizer and metrics, on files of random tokens. Every variant runs in a process of its
 own, one at a time, the order reversed from one repeat to the next.
 benchmarks/measurement.py defines what counts as a FLOP; large matrix products are timed
-in the same process between the steps.
+in the same process between the steps. docs/gpu.md has the commands for a GPU.
 """
 
 import functools
@@ -20,30 +20,23 @@ import time
 
 import measurement
 from absl import flags
-from measurement import Sizes, define_step_flags, median, print_table
+from measurement import Sizes, define_choices, define_step_flags, median, print_table
 
 from electra_tf import cli, startup
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
-from electra_tf.config.run import NO_DATA
+from electra_tf.config.run import NO_DATA, read_config
 from electra_tf.errors import UserError
 
 FLAGS = flags.FLAGS
-CHOICES = {
-    "precision": ("float32", "mixed_bfloat16", "mixed_float16"),
-    "jit": ("on", "off"),
-    "model": ("electra", "electric"),
-}
+PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
-flags.DEFINE_list("precision", "float32,mixed_bfloat16", "Types of numbers.")
-flags.DEFINE_list("jit", "on,off", "Whether XLA compiles the step: on, off.")
-flags.DEFINE_list("model", "electra", "Objectives.")
-for name, known in CHOICES.items():
-    flags.register_validator(
-        name, lambda x, known=known: {*x} <= {*known}, f"must be of {', '.join(known)}."
-    )
+define_choices("precision", [*PRECISIONS[:2]], PRECISIONS, "Types of numbers")
+define_choices("jit", ["on", "off"], ("on", "off"), "Whether XLA compiles the step")
+flags.DEFINE_list("model", "electra_small", "Recipes of configs/.")
 flags.DEFINE_float("dropout", 0.1, "Dropout rate.", lower_bound=0, upper_bound=1)
 flags.DEFINE_enum("peer", None, ["torch"], "Also times the same step in PyTorch.")
 flags.DEFINE_integer("repeats", 2, "Processes for each variant.", lower_bound=1)
+cli.define_path("profile", None, "Folder for profiles of 5 more steps of TensorFlow.")
 define_step_flags("run_pretraining.py")
 
 
@@ -66,19 +59,18 @@ START = (
 
 def main(_):
     chosen = variants()
-    sizes = Sizes.of(config_of(chosen[0]))
-    network = sizes.discriminator
-    print(
-        f"{measurement.machine()}\n{network.layers} layers of {network.hidden}, "
-        f"generator {sizes.generator.hidden}, {sizes.batch} x {sizes.length} tokens, "
-        f"{sizes.masked} masked: {sizes.step_flops() / 1e9:.1f} GFLOP per step of "
-        "ELECTRA",
-        flush=True,
-    )
+    print(measurement.machine())
+    for model in FLAGS.model:
+        config = config_of(chosen[0] | {"model": model})
+        flops = flops_of(config)
+        shape = f"{config.train_batch_size} x {config.max_seq_length} tokens"
+        counted = f", {flops / 1e9:.1f} GFLOP of matrix products" * bool(flops)
+        print(f"{model}: {shape}{counted}", flush=True)
     makers = {v["name"]: functools.partial(run_variant, v) for v in chosen}
     results = measurement.in_turns(makers, FLAGS.repeats, SHOWN)
     measurement.save(FLAGS.json, results)
-    print_results(results)
+    if results:
+        print_results(results)
 
 
 def variants() -> list[dict]:
@@ -92,55 +84,58 @@ def variants() -> list[dict]:
         found.append(variant | {"precision": precision, "jit": jit == "on"})
     if not FLAGS.peer:
         return found
-    if "mixed_float16" in FLAGS.precision or FLAGS.model != ["electra"]:
-        raise UserError("--peer torch: electra in float32 and mixed_bfloat16 only.")
+    uncounted = not all(flops_of(config_of(variant)) for variant in found)
+    if "mixed_float16" in FLAGS.precision or uncounted or len(FLAGS.model) > 1:
+        raise UserError("--peer torch: plain ELECTRA in float32 and mixed_bfloat16.")
     for precision, fused in itertools.product(FLAGS.precision, (True, False)):
         name = f"PyTorch, {precision}, {'fused' if fused else 'plain'} attention"
-        variant = {"name": name, "framework": "torch", "model": "electra"}
+        variant = {"name": name, "framework": "torch", "model": FLAGS.model[0]}
         found.append(variant | {"precision": precision, "jit": False, "fused": fused})
     return found
 
 
 def config_of(variant: dict, data_dir: str = NO_DATA) -> PretrainingConfig:
     """The config of a run of that variant."""
-    hparams = {"vocab_size": 30522} | read_hparams(FLAGS.hparams)
+    hparams = {"vocab_size": 30522} | read_config(variant["model"])
+    hparams |= read_hparams(FLAGS.hparams)
     names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
     overrides = dict.fromkeys(names, FLAGS.dropout)
     overrides |= hparams.get("model_hparam_overrides", {})
     hparams |= {"model_hparam_overrides": overrides, "precision": variant["precision"]}
     hparams |= {"train_batch_size": FLAGS.batch_size, "jit_compile": variant["jit"]}
-    if variant["model"] != "electra":
-        hparams |= {"objective": "electric"}
-    config = PretrainingConfig.from_hparams(data_dir, "benchmark", hparams)
+    return PretrainingConfig.from_hparams(data_dir, "benchmark", hparams)
+
+
+def flops_of(config: PretrainingConfig) -> int:
+    """FLOPs of a step of plain ELECTRA; 0 for others, which are not counted."""
     plain = (config.objective, config.generator) == ("electra", "masked_lm")
-    if variant["model"] == "electra" and not plain:
-        raise UserError("--hparams: only the FLOPs of plain ELECTRA are counted.")
-    return config
+    return Sizes.of(config).step_flops() if plain else 0
 
 
 def run_variant(variant: dict) -> dict:
     """Measures a variant in a new process."""
     job = variant | {"launched": time.time(), "steps": FLAGS.steps}
-    found = measurement.in_process(measure, job)
-    if "failed" in found:
-        raise UserError(f"{variant['name']} {found['failed']}.", 1)
-    return variant | found
+    return variant | measurement.in_process(measure, job)
 
 
 def measure(job: dict) -> dict:
     """Builds the model and measures its steps."""
-    sizes = Sizes.of(config_of(job))
     if job["framework"] == "torch":
         import peer_torch
 
-        return peer_torch.measure(job, sizes, FLAGS.dropout)
+        return peer_torch.measure(job, Sizes.of(config_of(job)), FLAGS.dropout)
     startup.import_tensorflow()
-    flops = sizes.step_flops() if job["model"] == "electra" else 0
+    import tensorflow as tf
+
     with tempfile.TemporaryDirectory() as data:
         config = config_of(job, data)
         loop = measurement.make_loop(config, measurement.write_data(config))
         device = measurement.make_device(config.precision)
-        return measurement.measure_steps(loop, device, flops, job)
+        found = measurement.measure_steps(loop, device, flops_of(config), job)
+        if FLAGS.profile:
+            with tf.profiler.experimental.Profile(f"{FLAGS.profile}/{job['name']}"):
+                loop(5)
+    return found
 
 
 def print_results(results: dict[str, list[dict]]) -> None:

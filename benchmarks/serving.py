@@ -22,6 +22,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+import measurement
 from absl import flags
 from measurement import ROOT, print_table, random_model, save, train_vocabulary
 
@@ -35,17 +36,9 @@ THREADS = len(os.sched_getaffinity(0))
 
 flags.DEFINE_string("hparams", "{}", "JSON: changes of the model.")
 flags.DEFINE_list("batch_sizes", ["1", "8", "32"], "Texts of a request.")
-flags.DEFINE_list("what", [*KINDS], f"SavedModels to measure, of {', '.join(KINDS)}.")
-flags.DEFINE_list(
-    "sides",
-    ["float32"],
-    f"Of ours, of {', '.join(SIDES)}. xla and onnx: the encoder in float32, compiled "
-    f"by XLA for ids that are padded to multiples of {MULTIPLE}, or in onnxruntime.",
-)
-for name, known in {"what": KINDS, "sides": SIDES}.items():
-    flags.register_validator(
-        name, lambda x, known=known: {*x} <= {*known}, f"must be of {', '.join(known)}."
-    )
+measurement.define_choices("what", [*KINDS], KINDS, "SavedModels to measure")
+# xla and onnx: the encoder in float32, compiled for lengths that are multiples.
+measurement.define_choices("sides", ["float32"], SIDES, "Of ours")
 flags.DEFINE_integer("requests", 60, "Requests of a measurement.")
 flags.DEFINE_integer("rounds", 5, "Measurements of each side, in turns.")
 flags.DEFINE_integer(

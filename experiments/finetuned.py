@@ -144,24 +144,14 @@ def glue(hparams: dict[str, Any], console: Console) -> int:
     if model is not None:
         usual = os.path.join(_DATA_DIR.value, "vocab.txt")
         shape = hparams_of(model, hparams, usual, console.log)
-    rate, note = learning_rate(hparams, shape)
-    runs = {(task, PRETRAINED): {**hparams, **rate} for task in tasks}
+    note = "Learning rate: run_finetuning.py's; the paper has no model of this shape."
+    if rate := hparams.get("learning_rate") or scales.paper_rate(shape):
+        note, hparams = f"Learning rate {rate:g}.", hparams | {"learning_rate": rate}
+    runs = dict.fromkeys(((task, PRETRAINED) for task in tasks), hparams)
     code, found, folder = make(runs, _TRIALS.value or 10, console)
     if found:
         write([*glue_table(found), "", note], folder / "glue.md", console)
     return code
-
-
-def learning_rate(
-    hparams: Mapping[str, Any], shape: Mapping[str, Any]
-) -> tuple[dict[str, float], str]:
-    """(the hparam, if it is to be set, what the table says of it)."""
-    if "learning_rate" in hparams:
-        return {}, f"Learning rate {hparams['learning_rate']:g}, of --hparams."
-    rate, size = scales.paper_rate(shape), shape.get("model_size", "small")
-    if rate is None:
-        return {}, f"Learning rate: run_finetuning.py's; the paper has no such {size}."
-    return {"learning_rate": rate}, f"Learning rate {rate:g}, the paper's for {size}."
 
 
 def defined(scores: Sequence[float | None]) -> list[float]:

@@ -104,7 +104,7 @@ COMMAND = re.compile(
     r"(?:python3? |`)([a-z_/]+\.py)((?:'[^']*'|\"[^\"]*\"|\\\n|[^'\"`\n])*)"
 )
 QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
-DEFINED = re.compile(r"(?:DEFINE_\w+|define_p\w+|add_argument)\(\s*\"(?:--)?([\w-]+)\"")
+DEFINED = re.compile(r"(?:DEFINE_\w+|define_\w+|add_argument)\(\s*\"(?:--)?([\w-]+)\"")
 COMMANDS = {
     " ".join(found[0].split()): (found[1], found[2].replace("\\\n", " "))
     for page in PAGES

@@ -6,7 +6,6 @@ No test depends on a time.
 
 import json
 import os
-import re
 import subprocess
 import sys
 
@@ -25,8 +24,8 @@ from tests.helpers.tiny_pretraining import tiny_batch, tiny_config, tiny_model
 
 BENCHMARKS = ROOT / "benchmarks"
 COMPILERS = ROOT / ".venv-accelerators" / "bin" / "python"
-SCRIPTS = ("aot_compile", "build_dataset", "finetuning_step", "gpu_first_hour")
-SCRIPTS += ("input_pipeline", "pretraining_step", "serving")
+SCRIPTS = ("aot_compile", "finetuning_step", "input_pipeline", "pretraining_step")
+SCRIPTS += ("serving",)
 
 ONE_LAYER = TINY_STEP["model_hparam_overrides"] | {"num_hidden_layers": 1}
 STEP = TINY_STEP | {"jit_compile": False, "model_hparam_overrides": ONE_LAYER}
@@ -51,19 +50,6 @@ def test_every_benchmark_starts():
     for script in SCRIPTS:
         done = run_script(f"benchmarks/{script}.py", "--help")
         assert f"benchmarks/{script}.py" in done.stdout + done.stderr, done.stderr
-
-
-@pytest.mark.thorough
-def test_build_dataset(tmp_path):
-    corpus = tmp_path / "corpus"
-    corpus.mkdir()
-    (corpus / "a.txt").write_text("the cat sat on the mat .\n" * 4000)
-    vocab = tmp_path / "vocab.txt"
-    special = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"
-    vocab.write_text(special + "the\ncat\nsat\non\nmat\n.\n")
-    flags = (f"--corpus-dir={corpus}", f"--vocab-file={vocab}")
-    text = printed("build_dataset", *flags, "--megabytes=1", "--num-processes=1")
-    assert re.search(r"^ +1 +[\d.]+ +[\d.]+ +\d+ MB$", text, re.M), text
 
 
 @pytest.mark.thorough
@@ -109,13 +95,18 @@ def test_pytorch_makes_the_same_step(tmp_path):
 
 
 @pytest.mark.thorough
-def test_step_of_electric(tmp_path):
+def test_steps_of_several_recipes(tmp_path):
     found = tmp_path / "all.json"
-    flags = ("--model=electra,electric", f"--json={found}")
+    flags = ("--model=electra_small,mlm_rare_masking_base,electric_small",)
+    flags += (f"--json={found}", f"--profile={tmp_path / 'profile'}")
     text = printed("pretraining_step", *PRETRAINING, *flags)
-    assert len(cells(text, "electric, float32, jit off")) == 2
+    assert len(cells(text, "electric_small, float32, jit off")) == 2
+    # Its process fails, since the data has no word frequencies; the others go on.
+    assert "mlm_rare_masking_base, float32, jit off: ended with code 1" in text
     electra, electric = (run for (run,) in json.loads(found.read_text()).values())
     assert electric["loss"][0] != electra["loss"][0]
+    assert electra["flops"] > electric["flops"] == 0
+    assert len(list(tmp_path.rglob("*.xplane.pb"))) == 2
 
 
 @pytest.mark.thorough
@@ -127,25 +118,6 @@ def test_finetuning_step(tmp_path):
     assert all(cell != "" for cell in cells(text, "16")[0] + cells(text, "8")[0])
     longer, shorter = json.loads(found.read_text())
     assert longer["flops"] > 2 * shorter["flops"] > 0
-
-
-@pytest.mark.thorough
-def test_the_first_hour_continues_from_its_file(tmp_path):
-    hparams = json.dumps(STEP | {"train_batch_size": 2})
-    found = tmp_path / "found.json"
-    flags = ("--only=electra_small-128x128-(mixed_bfloat16|float32)$", "--steps=1")
-    flags += (f"--hparams={hparams}", f"--json={found}")
-    text = printed("gpu_first_hour", *flags, f"--profile={tmp_path / 'profile'}")
-    [row] = cells(text, "electra_small-128x128-mixed_bfloat16")
-    assert float(row[1]) > 0 and row[3] == "10,000"
-    assert len(list(tmp_path.rglob("*.xplane.pb"))) == 1  # of the first row only
-    results = json.loads(found.read_text())
-    assert len(results) == 2
-    failed = "electra_small-128x128-float32"
-    results[failed] = {"failed": "no room"}
-    found.write_text(json.dumps(results))
-    assert cells(printed("gpu_first_hour", *flags), row[0]) == [row]  # not again
-    assert "seconds" in json.loads(found.read_text())[failed]
 
 
 LOSSES = """
@@ -323,5 +295,4 @@ def test_the_compilers_accept_the_whole_step(platform, python, chips, tmp_path):
     reduced = found["ops"]["all-reduce"] + found["ops"]["all-reduce-start"]
     assert bool(reduced) == (chips > 1)
     assert found["ops"]["fusion"] > 50 and found["flops"] > 1e6
-    assert sum(found["parts"].values()) == pytest.approx(1)
-    assert "optimizer" in found["parts"]
+    assert bool(found["cycles"]) == platform.startswith("tpu")

@@ -51,7 +51,7 @@ def test_glue_has_medians_over_trials_and_their_mean(data):
     mean = f"**{statistics.fmean(medians):.2f}**"
     assert f"| **mean of cola, sts; not the paper's** | | {mean} | |" in done.stdout
     written = (folder / "glue.md").read_text()
-    assert mean in written and "Learning rate 0.003, of --hparams." in written
+    assert mean in written and "Learning rate 0.003." in written
     # Results of other settings are not taken for those of this command.
     other = run("glue", data, "new", UNTRAINED | {"learning_rate": 1e-4}, "--trials=3")
     assert other.returncode == 2 and "holds results of other settings" in other.stdout
@@ -97,13 +97,9 @@ SHALLOW = {"model_size": "base", "model_hparam_overrides": {"num_hidden_layers":
     ],
 )
 def test_the_learning_rate_is_the_papers(hparams, rate):
-    import finetuned
     import scales
 
     assert scales.paper_rate(hparams) == rate
-    expected = {"learning_rate": rate} if rate else {}
-    assert finetuned.learning_rate({}, hparams)[0] == expected
-    assert not finetuned.learning_rate({"learning_rate": 2e-5}, hparams)[0]
 
 
 def test_undefined_scores_are_left_out_of_means():
