@@ -19,6 +19,7 @@ from electra_tf.data import dataset_building, record_index, tfrecord
 from electra_tf.errors import UserError
 from electra_tf.pretrain import shards
 from electra_tf.text import corpus, units
+from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.units import Unit
 from electra_tf.text.vocabulary import Vocabulary
 from tests.helpers.building import (
@@ -107,6 +108,9 @@ def test_the_command_line_of_the_original(text, tmp_path):
     assert 0.8 < segments.any(axis=1).mean() < 1.0  # one in ten has one segment
     special = np.isin(ids, (2, 3)).sum()
     assert manifest["corpus"]["tokens_kept"] == sizes.sum() - special
+    tokenizer = Tokenizer(Vocabulary.load(VOCAB))
+    lines = (line for file in text.iterdir() for line in file.read_text().splitlines())
+    assert manifest["corpus"]["tokens"] == sum(len(tokenizer.encode(x)) for x in lines)
 
 
 def write_all_kinds(folder, documents):
