@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from electra_tf.errors import UserError
 from electra_tf.export.task_signatures import windows_on
-from electra_tf.finetune import qa
+from electra_tf.finetune import qa, qa_answers
 from electra_tf.text import tokenization, vocabulary
 from tests.helpers.own_task import own_tasks
 
@@ -237,3 +237,8 @@ def test_windows_have_the_tokens_of_the_features(tmp_path):
         assert all(ids[place + shift] == tokens[place] for place in places)
         assert len(ids) == len(places) + places[0] + shift + 1
     assert isinstance(task, qa.QATask) and len(task.windows(example)) > 5
+
+
+def test_scores_of_a_single_question():
+    scores = qa_answers.evaluate_v1({"q": ["a dog"]}, {"q": "the dog"})
+    assert scores == {"exact_match": 100.0, "f1": 100.0}
