@@ -55,26 +55,27 @@ for part in corpus:pretrain heldout:heldout; do
 done
 
 heading "3/9  Pre-training" \
-  "A generator replaces some tokens, a discriminator learns which (gen, disc: losses; recall: share found)."
+  "Learns which words were replaced (disc, recall: share found) and what stood there (token, acc)."
 run run_pretraining.py --data-dir "$out" --model-name $name \
   --config examples/quickstart.json
 
 heading "4/9  Evaluation" \
-  "Measures both on the fifth novel, which they have not read."
+  "Measures it on the fifth novel, which it has not read."
 run run_pretraining.py --data-dir "$out" --model-name $name \
   --config examples/quickstart.json --hparams "{\"do_train\": false, \"do_eval\": true, \
 \"eval_tfrecords\": \"$out/heldout_tfrecords/pretrain_data.tfrecord*\"}"
 
 heading "5/9  A look at it" \
-  "The generator replaces one or two tokens a sentence; colours show what was caught."
+  "One token in seven is replaced; colours show what was caught."
 passage="$out/passage.txt"
 sed -n '571,575p' examples/heldout/lost_world_opening.txt > "$passage"
 FORCE_COLOR=1 run run_inference.py detect --data-dir "$out" --model-name $name \
-  --input "$passage" --corrupt
+  --input "$passage" --corrupt --mask-prob 0.15
 
 heading "6/9  Report" \
   "Writes the same, the evaluation and the loss curves into one HTML page."
-run run_inference.py report --data-dir "$out" --model-name $name --input "$passage"
+run run_inference.py report --data-dir "$out" --model-name $name --input "$passage" \
+  --mask-prob 0.15
 echo "Loss curves: $out/models/$name/loss_curves.png"
 
 heading "7/9  Fine-tuning" \

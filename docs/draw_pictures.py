@@ -4,7 +4,7 @@
   python docs/draw_pictures.py                        # detect.png, rooms.png
   python docs/draw_pictures.py HEALTHY COLLAPSED      # curves.png, of two runs
 
-The runs are those of examples/quickstart.json, `"eval_every_steps": 100` and
+The runs are those of examples/tour.json, `"eval_every_steps": 100` and
 `eval_tfrecords` of the unread novel; the second with `"learning_rate": 0.03`.
 """
 

@@ -51,6 +51,9 @@ flags.DEFINE_integer(
     "seed", 0, "Of --corrupt and report.", lower_bound=-(2**63), upper_bound=2**63 - 1
 )
 flags.DEFINE_float(
+    "mask_prob", None, "Share of --corrupt and report. Default: training's.", 0.05, 1
+)
+flags.DEFINE_float(
     "threshold", 0.5, "Mark tokens above it.", lower_bound=0, upper_bound=1
 )
 flags.DEFINE_enum(
@@ -79,8 +82,8 @@ _SCORES = "method overlap"
 _CORPUS = "output_dir workers shard_mb runner beam_args"
 # Command -> the flags that it uses.
 SUBCOMMANDS = {
-    "detect": f"{_TEXTS} {_CORPUS} seed format corrupt threshold",
-    "report": f"{_TEXTS} seed",
+    "detect": f"{_TEXTS} {_CORPUS} seed mask_prob format corrupt threshold",
+    "report": f"{_TEXTS} seed mask_prob",
     "score": f"{_TEXTS} {_CORPUS} {_SCORES} tokens",
     "rerank": f"{_MODEL} encoding_errors {_SCORES} nbest weight tune",
     "predict": f"model data_dir task input input_format output {_CORPUS}",

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import os
 import sys
 import types
@@ -28,7 +29,7 @@ from electra_tf.text.records import json_line
 _READ = ("input", "nbest")
 _OF_CORPORA = ("workers", "shard_mb", "runner", "beam_args")
 # Flags that --output-dir cannot follow.
-_NOT_OF_CORPORA = ("output", "format", "corrupt", "seed", "threshold")
+_NOT_OF_CORPORA = ("output", "format", "corrupt", "seed", "mask_prob", "threshold")
 
 
 def run(command: str, flags: FlagValues, beam_args: str | None) -> None:
@@ -77,6 +78,7 @@ def detect(given) -> Iterator[str]:
     model = prediction.load(_model(given))
     if given.corrupt:
         model.corrupt([])  # raises the error of a model without generator
+        _set_mask_prob(model, given)
     in_terminal = given.output is None and sys.stdout.isatty()
     return detection.show(
         detection.detect(model, _texts(given), given.seed if given.corrupt else None),
@@ -85,6 +87,12 @@ def detect(given) -> Iterator[str]:
         threshold=given.threshold,
         colour=in_terminal or "FORCE_COLOR" in os.environ,
     )
+
+
+def _set_mask_prob(model, given) -> None:
+    """Sets the share of tokens that are masked when a text is corrupted."""
+    if given.mask_prob is not None:
+        model.config = dataclasses.replace(model.config, mask_prob=given.mask_prob)
 
 
 def report(given) -> str:
@@ -97,6 +105,7 @@ def report(given) -> str:
     passages: list[tuple] = []
     if given.input:
         model = pretrained_model.load(folder)
+        _set_mask_prob(model, given)
         passages = list(detection.detect(model, _texts(given), given.seed))
     output = given.output or os.path.join(folder, "report.html")
     html_report.write_report(folder, passages, output)

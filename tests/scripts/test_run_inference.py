@@ -4,6 +4,7 @@
 import gzip
 import json
 import os
+import re
 import shutil
 
 import pytest
@@ -60,14 +61,15 @@ def test_detect_reads_standard_input_and_writes_json_lines(electra):
 
 def test_detect_shows_corrupted_passages_in_the_terminal(electra, tmp_path):
     (tmp_path / "in.txt").write_text(f"{PASSAGES[0]}\n" * 2)
-    flags = ("--input", tmp_path / "in.txt", "--corrupt")
+    flags = ("--input", tmp_path / "in.txt", "--corrupt", "--mask-prob=1")
     args = ("run_inference.py", "detect", "--model", electra, *flags)
     env = {"FORCE_COLOR": "1"}
     run = forked_runs.Run(tmp_path / "logs", *map(str, args), env=env).wait()
     legend, first, second, summary = filter(None, run.stdout.splitlines())
     assert "replaced, caught" in legend and "\x1b[" in first
     assert first != second  # other positions are masked in the next passage
-    assert "replaced tokens are among the" in summary
+    replaced = re.search(r"of (\d+) replaced tokens are among the", summary)
+    assert int(replaced[1]) > len(PASSAGES[0].split())  # most of two passages
 
 
 def test_report(electra, tmp_path):
