@@ -17,7 +17,8 @@ import numpy as np
 from electra_tf.pretrain.health import ALARMS
 from electra_tf.train.reporting import STEP_METRICS, Curve, Metric, Ratio, Sums
 
-_ORANGE, _BLUE = "#c0582b", "#2b6cb0"  # of generator and discriminator
+# Of generator, discriminator, and predictions of tokens by the main network.
+_ORANGE, _BLUE, _GREEN = "#c0582b", "#2b6cb0", "#2f855a"
 
 # Keeps an empty mean finite; the original's constant.
 EPSILON = 1e-6
@@ -142,7 +143,7 @@ TOKEN_METRICS = (
         training=Ratio("token_mean_loss"),
         short="token",
         tag="main/loss",
-        curve=Curve("Main network's loss", "predicted tokens", _BLUE),
+        curve=Curve("Main network's loss", "predicted tokens", _GREEN),
     ),
     _ratio(
         "token_accuracy",
@@ -151,7 +152,7 @@ TOKEN_METRICS = (
         healthy="`all_tokens_mlm` has about 0.9 from copying alone",
         short="acc",
         tag="main/accuracy",
-        curve=Curve("Accuracy", "main network", _BLUE),
+        curve=Curve("Accuracy", "main network", _GREEN),
     ),
     _ratio(
         "replaced_token_accuracy",
@@ -159,7 +160,7 @@ TOKEN_METRICS = (
         *("replaced_correct", "predicted_replaced"),
         healthy="rises; below `masked_lm_accuracy` of a generator as large",
         tag="main/replaced_accuracy",
-        curve=Curve("Accuracy", "main network, replaced tokens", _BLUE, ":"),
+        curve=Curve("Accuracy", "main network, replaced tokens", _GREEN, ":"),
     ),
 )
 # Of `adversarial`.

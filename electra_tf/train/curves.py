@@ -70,7 +70,9 @@ def plot_curves(
         if panel == "Learning rate":
             axes.ticklabel_format(axis="y", style="sci", scilimits=(-3, 3))
         if len(shown) > 1:
-            axes.legend(fontsize=8, frameon=False, loc="best")
+            # Beside the panel: inside it would lie on curves.
+            place = {"loc": "upper left", "bbox_to_anchor": (1, 1)}
+            axes.legend(fontsize=8, frameon=False, **place)
         for step in (step for step in switches if step < steps[-1]):
             axes.axvline(step, color="#8a94a3", linewidth=0.8, linestyle=":")
     atomic_write(png_path, png_of(figure))
