@@ -37,8 +37,9 @@ THREADS = len(os.sched_getaffinity(0))
 flags.DEFINE_string("hparams", "{}", "JSON: changes of the model.")
 flags.DEFINE_list("batch_sizes", ["1", "8", "32"], "Texts of a request.")
 measurement.define_choices("what", [*KINDS], KINDS, "SavedModels to measure")
-# xla and onnx: the encoder in float32, compiled for lengths that are multiples.
-measurement.define_choices("sides", ["float32"], SIDES, "Of ours")
+measurement.define_choices(
+    "sides", ["float32"], SIDES, "Ours (xla, onnx: the encoder in float32)"
+)
 flags.DEFINE_integer("requests", 60, "Requests of a measurement.")
 flags.DEFINE_integer("rounds", 5, "Measurements of each side, in turns.")
 flags.DEFINE_integer(

@@ -51,7 +51,7 @@ flags.DEFINE_integer(
     "seed", 0, "Of --corrupt and report.", lower_bound=-(2**63), upper_bound=2**63 - 1
 )
 flags.DEFINE_float(
-    "mask_prob", None, "Share of --corrupt and report. Default: training's.", 0.05, 1
+    "mask_prob", None, "Of --corrupt and report. Default: as in training.", 0.05, 1
 )
 flags.DEFINE_float(
     "threshold", 0.5, "Mark tokens above it.", lower_bound=0, upper_bound=1

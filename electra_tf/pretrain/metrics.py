@@ -18,7 +18,7 @@ from electra_tf.pretrain.health import ALARMS
 from electra_tf.train.reporting import STEP_METRICS, Curve, Metric, Ratio, Sums
 
 # Of generator, discriminator, and predictions of tokens by the main network.
-_ORANGE, _BLUE, _GREEN = "#c0582b", "#2b6cb0", "#2f855a"
+_ORANGE, _BLUE, _GREEN = "#c0582b", "#2b6cb0", "#009e73"
 
 # Keeps an empty mean finite; the original's constant.
 EPSILON = 1e-6
