@@ -10,7 +10,7 @@ from typing import Any
 
 from electra_tf import startup
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Public name -> its module.
 _MODULES = {

@@ -33,6 +33,7 @@ from electra_tf.errors import (
     EXIT_FLAGS,
     EXIT_PEER_LOST,
     EXIT_PREEMPTED,
+    LEFT,
     UserError,
 )
 from electra_tf.paths import local_of, shown
@@ -235,6 +236,8 @@ def _normalize(args: Sequence[str]) -> list[str]:
             result.append("--help")
             continue
         name, equals, value = arg.lstrip("-").partition("=")
+        if left := LEFT.get(f"--{_hyphens(name)}"):
+            _refuse(f"--{_hyphens(name)} {left.message}.")
         name = _flag_name(name)
         if name is None:
             result.append(arg)

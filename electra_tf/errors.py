@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one exception for mistakes a user can fix, and the exit codes."""
+"""The one exception for mistakes a user can fix, the exit codes, and what has left."""
 
 import re
+from typing import Any, NamedTuple
 
 from electra_tf.paths import shown
 
@@ -17,6 +18,23 @@ EXIT_LOCKED = 75  # Another process writes to the same directory.
 
 # Exceptions of reading JSON that is damaged or has another form.
 JSON_ERRORS = (ValueError, LookupError, TypeError, AttributeError, OverflowError)
+
+
+class Left(NamedTuple):
+    """What is said of a flag, a hparam or a hparam's value that has left.
+
+    Attributes:
+      message: the version it left in, and what to use instead.
+      default: of a hparam: its former default, which saved configs hold and which is
+        dropped without a word.
+    """
+
+    message: str
+    default: Any = None
+
+
+# "--flag", "hparam" or "hparam value", as CHANGELOG.md lists them.
+LEFT: dict[str, Left] = {}
 
 
 class UserError(Exception):

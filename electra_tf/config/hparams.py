@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NoReturn
 
-from electra_tf.errors import UserError
+from electra_tf.errors import LEFT, UserError
 from electra_tf.paths import each_path, local_of
 from electra_tf.storage.remote import fetch
 
@@ -199,6 +199,10 @@ def check(cls: type, hparams: dict[str, Any], source: str) -> dict[str, Any]:
     hints = typing.get_type_hints(cls)
     result = {}
     for name, value in hparams.items():
+        if name in LEFT and name not in fields:
+            if value == LEFT[name].default:
+                continue
+            raise UserError(f"{name} in {source} {LEFT[name].message}")
         if name not in fields:
             close = difflib.get_close_matches(name.lower(), list(fields), n=1)
             hint = f"did you mean {show(close[0])}?" if close else "see docs/hparams.md"
@@ -211,6 +215,8 @@ def _checked(field: dataclasses.Field, hint: Any, value: Any, source: str) -> An
     allowed, wrong = field.metadata["allowed"], ""
     converted = _of_type(hint, value)
     if isinstance(allowed, tuple):
+        if left := LEFT.get(f"{field.name} {value}"):
+            raise UserError(f"{field.name} {value} in {source} {left.message}")
         if converted not in allowed:
             wrong = " or ".join(map(show, allowed))
     elif converted is _WRONG or not _is_within(allowed, converted):
