@@ -21,8 +21,6 @@ README = HERE / "README.md"
 DATA = [
     "pyarrow>=15",  # Parquet and Arrow; tensorflow-datasets needs it, too
     "backports.zstd>=1,<2",
-    "rensa>=0.5,<0.6",  # --drop-near-duplicates
-    "py3langid>=0.4,<0.5",  # --languages
 ]
 # --runner beam; it asks for protobuf<7, which TensorFlow takes as well.
 BEAM = ["apache-beam>=2.77,<3"]

@@ -34,7 +34,19 @@ class Left(NamedTuple):
 
 
 # "--flag", "hparam" or "hparam value", as CHANGELOG.md lists them.
-LEFT: dict[str, Left] = {}
+_FILTER = Left("left in version 0.2: filter with datatrove first (docs/corpora.md)")
+LEFT: dict[str, Left] = {
+    "--min-document-chars": _FILTER,
+    "--min-letters": _FILTER,
+    "--languages": _FILTER,
+    "--drop-duplicate-documents": _FILTER,
+    "--drop-near-duplicates": _FILTER,
+    "--drop-duplicate-lines": _FILTER,
+    "--sweep": Left(
+        "left in version 0.2: fine-tune from each checkpoint in a shell loop "
+        "(docs/fine_tuning_reference.md)"
+    ),
+}
 
 
 class UserError(Exception):

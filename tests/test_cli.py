@@ -108,6 +108,13 @@ def test_spellings(script, args, expected):
     assert ast.literal_eval(done.stdout) == [*expected, []]
 
 
+@pytest.mark.parametrize("flag", ["--drop_near_duplicates", "--languages=de"])
+def test_a_flag_that_left_is_refused_with_its_replacement(script, flag):
+    done = start(script, "--data-dir", "D", flag)
+    assert done.returncode == errors.EXIT_FLAGS and not done.stdout
+    assert "left in version 0.2: filter with datatrove first" in done.stderr
+
+
 @pytest.mark.parametrize(
     "args, expected",
     [

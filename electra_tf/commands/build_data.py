@@ -19,7 +19,6 @@ Run an interrupted command again and it goes on where it was.
 
 import os
 from collections.abc import Callable
-from typing import Any
 
 from absl import flags
 
@@ -27,7 +26,6 @@ from electra_tf import cli
 from electra_tf.commands import shared_flags
 from electra_tf.commands.shared_flags import define_path
 from electra_tf.data import dataset_building
-from electra_tf.data.filters import Filters
 from electra_tf.data.record_making import BuildSettings
 from electra_tf.storage.remote import fetch
 from electra_tf.text import units
@@ -102,7 +100,6 @@ def _define_build() -> Callable[..., None]:
     flags.DEFINE_integer(
         "num_out_files", None, "Number of shards. Default: one for 4 to 64 MB."
     )
-    filters = _define_filters()
     shared_flags.define_runner()
 
     def build(
@@ -120,7 +117,6 @@ def _define_build() -> Callable[..., None]:
             blanks_separate_docs=blanks_separate_docs,
             seed=FLAGS.seed,
             reading=reading,
-            filters=Filters.of_flags(filters),
         )
         dataset_building.build(
             text,
@@ -132,23 +128,3 @@ def _define_build() -> Callable[..., None]:
         )
 
     return build
-
-
-def _define_filters() -> dict[str, Any]:
-    """Defines the flags of `data.filters.Filters`; FlagHolders by field."""
-    length = "Leave out documents of fewer characters (0: none)."
-    letters = "Leave out documents with a smaller share of letters, as 0.5 (0: none)."
-    languages = "Leave out documents in languages other than these, as de,en."
-    documents = "Leave out documents that are equal to an earlier one."
-    near = "Leave out documents that are nearly equal to an earlier one (MinHash)."
-    lines = "Leave out lines that are equal to an earlier one, of any document."
-    return {
-        "min_chars": flags.DEFINE_integer("min_document_chars", 0, length),
-        "min_letters": flags.DEFINE_float("min_letters", 0.0, letters),
-        "languages": flags.DEFINE_list("languages", [], languages),
-        "duplicate_documents": flags.DEFINE_boolean(
-            "drop_duplicate_documents", False, documents
-        ),
-        "near_duplicates": flags.DEFINE_boolean("drop_near_duplicates", False, near),
-        "duplicate_lines": flags.DEFINE_boolean("drop_duplicate_lines", False, lines),
-    }

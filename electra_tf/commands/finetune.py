@@ -22,12 +22,6 @@ shared_flags.define_run(
     "Location of data files (vocabulary, task data, models).",
     "The name of the model being fine-tuned.",
 )
-flags.DEFINE_boolean(
-    "sweep",
-    False,
-    "Fine-tune from every checkpoint in init_checkpoint's directory, and plot the "
-    "scores against its step.",
-)
 flags.DEFINE_integer(
     "trial",
     None,

@@ -8,9 +8,7 @@ bytes and skips the finished shards.
 """
 
 import functools
-import hashlib
 import itertools
-import json
 import os
 import random
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,18 +17,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import electra_tf
-from electra_tf.data import filters, record_index
-from electra_tf.data.record_making import BuildSettings, Counts, RecordMaker, scan
+from electra_tf.data import record_index
+from electra_tf.data.record_making import BuildSettings, Counts, RecordMaker
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.jobs import folder as job_folder
 from electra_tf.jobs import job
-from electra_tf.jobs.folder import OWN, JobFolder
+from electra_tf.jobs.folder import JobFolder
 from electra_tf.jobs.job import Job, Runner
 from electra_tf.paths import shown
 from electra_tf.storage import remote
 from electra_tf.storage.files import atomic_write
 from electra_tf.storage.manifest import sha256
-from electra_tf.text import corpus, units
+from electra_tf.text import corpus
 from electra_tf.text.units import Corpus, Unit
 from electra_tf.text.vocabulary import Vocabulary
 
@@ -57,8 +55,6 @@ class Plan(NamedTuple):
         num_shards: number of shards.
         is_only_unit: whether the corpus has a single unit.
         vocab_sha256: hash of the vocabulary, which every machine needs.
-        identity: a hash of the settings and the corpus.
-        firsts: by portion of the corpus (`units.portions`) the index of its first unit.
     """
 
     folder: str
@@ -66,8 +62,6 @@ class Plan(NamedTuple):
     num_shards: int
     is_only_unit: bool
     vocab_sha256: str
-    identity: str
-    firsts: tuple[int, ...]
 
 
 def build(
@@ -112,29 +106,18 @@ def build(
             num_shards = max(1, round(size / _SHARD_BYTES), count)
         version = electra_tf.__version__
         folder.begin({"tool_version": version, "num_shards": num_shards})
-        portions = units.portions(text.units)
         plan = Plan(
             output_dir,
             settings,
             folder.state["num_shards"],
             len(text.units) == 1,
             vocab.sha256,
-            hashlib.sha256(json.dumps(identity).encode()).hexdigest(),
-            tuple(portion[0].index for portion in portions),
         )
-        runner = Runner(num_processes, beam_args)
-        if settings.filters.compare:
-            sizes = [*map(_size, portions)]
-            number = functools.partial(number_documents, plan)
-            read = Job("read_documents", number, [*enumerate(portions)], sizes)
-            job.run(folder, read, runner)
-            compare = functools.partial(compare_documents, plan)
-            total = [sum(sizes)]
-            job.run(folder, Job("compare_documents", compare, [None], total), Runner())
         groups = deal(text.units, plan.num_shards, settings.seed)
         write = functools.partial(write_shards, plan)
         sizes = [_size(group) for group, _ in groups]
-        job.run(folder, Job(_NAME, write, groups, sizes), runner)
+        work = Job(_NAME, write, groups, sizes)
+        job.run(folder, work, Runner(num_processes, beam_args))
         return _write_manifest(folder, plan, text, len(groups), vocab)
 
 
@@ -152,14 +135,12 @@ def _check_settings(
     ):
         if value is not None and value < least:
             raise UserError(f"{flag} {value}: give at least {least}.")
-    settings.filters.check()
 
 
 def _identity(
     text: Corpus, settings: BuildSettings, vocab: Vocabulary, num_shards: int | None
 ) -> dict:
     """Everything that affects the result, in JSON."""
-    filters = settings.filters.identity()
     return {
         "schema_version": SCHEMA_VERSION,
         "seed": settings.seed,
@@ -171,7 +152,6 @@ def _identity(
         "strip_accents": settings.tokenizer.strip_accents,
         "vocab_sha256": vocab.sha256,
         "num_out_files": num_shards,
-        **({"filters": filters} if filters else {}),
         "corpus": text.facts(),
     }
 
@@ -190,7 +170,7 @@ def _write_manifest(
         folder.discard(_NAME, num_groups)
         raise UserError(
             f"the {text.num_files} files of the corpus ({text.num_bytes} bytes) hold "
-            f"no text{' that passes the filters' if counts.dropped else ''}.",
+            "no text.",
             EXIT_DAMAGED,
         )
     path = os.path.join(plan.folder, record_index.TOKEN_COUNTS)
@@ -210,7 +190,7 @@ def _write_manifest(
         "seed": settings.seed,
         "corpus": stored["settings"]["corpus"]
         | {"names": list(dict.fromkeys(u.name for u in text.units))[:_MAX_NAMES]}
-        | counts.in_json(),
+        | counts._asdict(),
         "files": files,
         "token_counts": {
             "name": record_index.TOKEN_COUNTS,
@@ -238,8 +218,6 @@ def _summary(manifest: dict) -> str:
     text += "used"
     if counts["replaced_bytes"]:
         text += f"; left out: {corpus.describe_replaced(counts['replaced_in'])}"
-    for name, number in counts.get("dropped", {}).items():
-        text += f"; {number:,} {name.replace('_', ' ')} left out"
     return text
 
 
@@ -302,29 +280,10 @@ def deal(units: Sequence[Unit], num_shards: int, seed: int) -> list[_Group]:
 
 @functools.lru_cache(1)
 def _maker(plan: Plan) -> RecordMaker:
-    verdicts_of = None
-    if plan.settings.filters.compare:
-        place = os.path.join(plan.folder, OWN), plan.identity, plan.firsts
-        verdicts_of = functools.partial(filters.verdicts_of, *place)
-    maker = RecordMaker(plan.settings, plan.is_only_unit, verdicts_of)
+    maker = RecordMaker(plan.settings, plan.is_only_unit)
     advice = "Every machine needs the same file there."
     maker.vocab.check_same(plan.vocab_sha256, "the build was begun", advice)
     return maker
-
-
-def number_documents(plan: Plan, task: tuple[int, list], folder: str) -> dict[str, Any]:
-    """Writes the numbers of the documents of a portion, for `filters.compare`."""
-    portion, units = task
-    documents = (scan(Unit(*unit), plan.settings) for unit in units)
-    filters.write_numbers(folder, portion, plan.settings.filters, documents)
-    return {}
-
-
-def compare_documents(plan: Plan, _: None, folder: str) -> dict[str, Any]:
-    """Writes the verdicts on all documents; see `filters.compare`."""
-    numbers = os.path.join(plan.folder, OWN)
-    filters.compare(numbers, len(plan.firsts), plan.settings.filters, folder)
-    return {}
 
 
 def write_shards(
@@ -353,5 +312,5 @@ def write_shards(
                     with open(path, "ab") as f:
                         f.writelines(part)
             total = total.plus(counts)
-    facts = {"counts": total.in_json(), "examples": examples}
+    facts = {"counts": total._asdict(), "examples": examples}
     return facts | {"token_counts": maker.token_counts.tolist()}

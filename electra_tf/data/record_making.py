@@ -4,13 +4,12 @@
 import dataclasses
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from electra_tf.data import record_index, tfrecord
-from electra_tf.data.filters import MAX_DOCUMENT_CHARS, Filters, Verdicts
 from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.units import Reading, Unit, read_unit
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
@@ -29,7 +28,6 @@ class BuildSettings(NamedTuple):
           files, but not in records.
         seed: of the random numbers.
         reading: how the text is read.
-        filters: which documents and lines are used.
     """
 
     vocab_file: str
@@ -38,7 +36,6 @@ class BuildSettings(NamedTuple):
     blanks_separate_docs: bool | None = None
     seed: int = 42
     reading: Reading = Reading()
-    filters: Filters = Filters()
 
 
 class Counts(NamedTuple):
@@ -53,7 +50,6 @@ class Counts(NamedTuple):
         text_bytes: size of the text.
         replaced_bytes: bytes that are not UTF-8 and were left out.
         replaced_in: the same by file.
-        dropped: documents and lines that filters left out, by filter.
     """
 
     examples: int = 0
@@ -64,19 +60,11 @@ class Counts(NamedTuple):
     text_bytes: int = 0
     replaced_bytes: int = 0
     replaced_in: dict[str, int] = {}  # noqa: RUF012 (never changed in place)
-    dropped: dict[str, int] = {}  # noqa: RUF012
 
     def plus(self, other: "Counts") -> "Counts":
-        sums = [a + b for a, b in zip(self[:-2], other[:-2], strict=True)]
-        pairs = zip(self[-2:], other[-2:], strict=True)
-        return Counts(*sums, *(dict(Counter(a) + Counter(b)) for a, b in pairs))
-
-    def in_json(self) -> dict[str, Any]:
-        """As in the manifest, where `dropped` is optional."""
-        counts = self._asdict()
-        if not self.dropped:
-            del counts["dropped"]
-        return counts
+        sums = [a + b for a, b in zip(self[:-1], other[:-1], strict=True)]
+        replaced = Counter(self.replaced_in) + Counter(other.replaced_in)
+        return Counts(*sums, dict(replaced))
 
 
 @dataclasses.dataclass
@@ -85,12 +73,10 @@ class RecordMaker:
 
     Args:
       is_only_unit: whether the corpus has a single unit.
-      verdicts_of: for filters that compare documents, `filters.verdicts_of` a unit.
     """
 
     settings: BuildSettings
     is_only_unit: bool
-    verdicts_of: Callable[[Unit], Verdicts] | None = None
 
     def __post_init__(self):
         self.vocab = Vocabulary.load(self.settings.vocab_file)
@@ -105,11 +91,7 @@ class RecordMaker:
         settings = self.settings
         rng = _rng_of(unit, settings.seed, self.is_only_unit)
         builder = ExampleBuilder(self.vocab, settings.max_seq_length, rng)
-        batches = _line_batches(unit, settings)
-        if settings.filters != Filters():
-            verdicts = self.verdicts_of and self.verdicts_of(unit)
-            batches = _filtered(batches, settings.filters, verdicts)
-        for lines, is_blank, counts in batches:
+        for lines, is_blank, counts in _line_batches(unit, settings):
             ids, row_splits = self._tokenizer.tokenize_lines(lines)
             examples = builder.add_lines(ids, row_splits, is_blank)
             input_ids, mask, segments, _ = examples
@@ -171,69 +153,6 @@ def _line_batches(
             replaced = Counts(replaced_bytes=num, replaced_in={reader.name: num})
             counts = counts.plus(replaced)
     yield lines, is_blank, counts
-
-
-def _pieces(
-    batches: Iterator[tuple[list[str], list[bool], Counts]],
-) -> Iterator[tuple[list[tuple[list[str], bool, bool]], Counts]]:
-    """Joins the lines of batches to documents, or to pieces of long documents.
-
-    Yields for each batch its counts and pieces: (lines, whether the piece continues a
-    document, whether it ends the document).
-    """
-    held: list[str] = []
-    chars, is_continued = 0, False
-    for lines, is_blank, counts in batches:
-        pieces = []
-        for line, blank in zip(lines, is_blank, strict=True):
-            if not blank:
-                held.append(line)
-                chars += len(line)
-            if blank or chars > MAX_DOCUMENT_CHARS:
-                if held or is_continued:
-                    pieces.append((held, is_continued, blank))
-                held, chars, is_continued = [], 0, not blank
-        yield pieces, counts
-
-
-def _filtered(
-    batches: Iterator[tuple[list[str], list[bool], Counts]],
-    filters: Filters,
-    verdicts: Verdicts | None,
-) -> Iterator[tuple[list[str], list[bool], Counts]]:
-    """Removes the documents and lines that the filters reject."""
-    for pieces, counts in _pieces(batches):
-        kept: list[str] = []
-        ends: list[bool] = []
-        dropped: Counter = Counter()
-        for piece, is_continued, is_end in pieces:
-            problem = filters.problem_of(piece, is_continued) if piece else None
-            if piece and not problem and verdicts:
-                problem, is_new = verdicts.next(len(piece))
-                new = [line for line, n in zip(piece, is_new, strict=True) if n]
-                if not problem:
-                    dropped["duplicate_lines"] += len(piece) - len(new)
-                piece = new
-            if problem:
-                dropped[problem] += 1
-                piece = []
-            kept += piece
-            ends += [False] * len(piece)
-            if is_end:
-                kept.append("")
-                ends.append(True)
-        yield kept, ends, counts._replace(dropped=dict(+dropped))
-
-
-def scan(unit: Unit, settings: BuildSettings) -> Iterator[list[str]]:
-    """Yields the documents of a unit for `filters.compare`, in their order.
-
-    These are the documents that pass the other filters.
-    """
-    for pieces, _ in _pieces(_line_batches(unit, settings)):
-        for piece, is_continued, _ in pieces:
-            if piece and not settings.filters.problem_of(piece, is_continued):
-                yield piece
 
 
 # Examples.

@@ -14,7 +14,7 @@ import math
 import os
 import re
 import statistics
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -416,10 +416,6 @@ def draw_confusion(found: Mapping[str, Any], path: Path, title: str) -> None:
     atomic_write(path, png_of(axes.figure))
 
 
-# Name -> steps, values and, perhaps, their deviations.
-Curves = dict[str, tuple[Sequence[float], ...]]
-
-
 def draw_curves(trial: Path, path: Path, title: str) -> None:
     """Training losses, and the metrics of evaluations in training, over the steps.
 
@@ -451,29 +447,8 @@ def draw_curves(trial: Path, path: Path, title: str) -> None:
         _draw(panels, path, title)
 
 
-def draw_sweep(
-    scores: Mapping[str, Mapping[int, Statistics]], path: Path, title: str
-) -> None:
-    """Medians and deviations of dev scores over the steps of pre-training.
-
-    Args:
-      scores: "data set: metric" -> step -> statistics; losses are not drawn.
-    """
-    curves = {
-        name: (
-            [*by_step],
-            [value.median for value in by_step.values()],
-            [value.std or 0.0 for value in by_step.values()],
-        )
-        for name, by_step in scores.items()
-        if not name.endswith((": loss", ": mse"))
-    }
-    panels = {"Dev scores, medians of the trials": curves}
-    _draw(panels, path, title, "pre-training step")
-
-
 def _draw(
-    panels: Mapping[str, Curves], path: Path, title: str, x_label: str = "step"
+    panels: Mapping[str, dict[str, tuple[list, list]]], path: Path, title: str
 ) -> None:
     columns = min(2, len(panels))
     rows = math.ceil(len(panels) / 2)
@@ -481,9 +456,9 @@ def _draw(
     figure.suptitle(title, fontsize=12)
     for number, (name, curves) in enumerate(panels.items(), start=1):
         axes = figure.add_subplot(rows, columns, number)
-        for label, (steps, *values) in sorted(curves.items()):
-            style = {"marker": "o" if len(steps) <= 40 else None, "ms": 3}
-            axes.errorbar(steps, *values, label=label, capsize=3, **style)
-        dress(axes, name, x_label)
+        for label, (steps, values) in sorted(curves.items()):
+            marker = "o" if len(steps) <= 40 else None
+            axes.plot(steps, values, label=label, marker=marker, markersize=3)
+        dress(axes, name, "step")
         axes.legend(fontsize=8, frameon=False)
     atomic_write(path, png_of(figure))

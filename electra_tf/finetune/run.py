@@ -7,7 +7,6 @@ TensorFlow is imported after everything that can be checked without it.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,9 +24,8 @@ from electra_tf.interop import checkpoint, readers
 from electra_tf.interop.checkpoint import FINETUNE, CheckpointInfo
 from electra_tf.processes import Commands, run_commands
 from electra_tf.storage import remote
-from electra_tf.storage.checkpoints import Checkpoints
-from electra_tf.storage.files import atomic_write, check_place
-from electra_tf.storage.remote_run import bring_model, remove_run
+from electra_tf.storage.files import check_place
+from electra_tf.storage.remote_run import remove_run
 from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.train.supervisor import StopRequest, leave_at_once
 
@@ -51,7 +49,6 @@ class Flags(NamedTuple):
     data_dir: str
     model_name: str
     hparams: dict[str, Any]
-    sweep: bool
     trial: int | None
     parallel: int
     merge: bool
@@ -87,8 +84,6 @@ def run(flags: Flags, console: Console) -> int:
     console.log()
     if source is not None:
         source.check(config, vocab, FINETUNE)
-    if flags.sweep:
-        return run_sweep(config, vocab, console)
     trained = None
     if not config.do_train:
         trained = source.run
@@ -185,7 +180,7 @@ def check_trial_places(config: FinetuningConfig) -> None:
 def check_flags(flags: Flags, config: FinetuningConfig) -> None:
     """Raises a UserError for flags about trials that do not go together."""
     chosen = {"--trial": flags.trial, "--parallel": flags.parallel > 1}
-    chosen |= {"--merge": flags.merge, "--sweep": flags.sweep}
+    chosen["--merge"] = flags.merge
     names = [name for name, value in chosen.items() if value]
     if len(names) > 1:
         raise UserError(f"{names[0]} and {names[1]} exclude each other.", EXIT_FLAGS)
@@ -304,16 +299,12 @@ def prepare_devices(config: FinetuningConfig, console: Console):
     return placement
 
 
-def run_trials(run: Run, results: files.Results, for_glue: bool = True) -> int:
-    """Makes the trials that are not made yet and shows them; returns the exit code.
-
-    Args:
-      for_glue: whether to write GLUE.zip when all of its files are there.
-    """
+def run_trials(run: Run, results: files.Results) -> int:
+    """Makes the trials that are not made yet and shows them; returns the exit code."""
     from electra_tf.finetune import trial as finetuning
 
     config, log = run.config, run.console.log
-    for_glue = for_glue and any(task.name in glue.GLUE for task in run.tasks)
+    for_glue = any(task.name in glue.GLUE for task in run.tasks)
     folder = Path(config.results_txt).parent
     # Other files there may be copies of files that other runs write.
     own = (Path(config.results_txt).stem.removesuffix("_results"), "GLUE_trial_")
@@ -346,59 +337,3 @@ def run_trials(run: Run, results: files.Results, for_glue: bool = True) -> int:
     if results.trials and not results.only:
         show(results, config, run.console)
     return EXIT_OK
-
-
-def run_sweep(config: FinetuningConfig, vocab: Vocabulary, console: Console) -> int:
-    """Fine-tunes from every checkpoint of a pre-training run; writes scores by step."""
-    checkpoints = checkpoints_of(config.init_checkpoint)
-    placement = prepare_devices(config, console)
-    tasks = make_tasks(config, vocab, console)
-    from electra_tf.finetune.trial import Run
-
-    path = Path(config.results_txt)
-    path = path.parent / "sweep" / path.name
-    scores: dict[str, dict[int, files.Statistics]] = {}  # "data set: metric" -> by step
-    with StopRequest() as stop:
-        for step, prefix in checkpoints:
-            console.heading(f"From step {step}")
-            here = dataclasses.replace(
-                config,
-                init_checkpoint=prefix,
-                model_dir=f"{config.model_dir}_from_{step}",
-                results_txt=str(path.with_stem(f"{path.stem}_from_{step}")),
-            )
-            check_trial_places(here)
-            source = readers.find(prefix, console.log)
-            source.check(here, vocab, FINETUNE)
-            run = Run(here, vocab, tasks, source, placement, console, stop)
-            results = results_of(here, source, vocab, tasks)
-            if code := run_trials(run, results, for_glue=False):
-                return code
-            for name, metrics in results.statistics().items():
-                for metric, value in metrics.items():
-                    scores.setdefault(f"{name}: {metric}", {})[step] = value
-    path = path.with_name(f"{','.join(config.task_names)}_sweep.json")
-    atomic_write(path, json.dumps(files.finite(scores), indent=2) + "\n")
-    picture = path.with_suffix(".png")
-    files.draw_sweep(scores, picture, f"Sweep of {config.model_name}")
-    remote.put_folder(path.parent)
-    console.log(f"Written to {path} and {picture}")
-    return EXIT_OK
-
-
-def checkpoints_of(directory: str | None) -> list[tuple[int, str]]:
-    """(step, prefix) of every checkpoint in a run's directory, but that of step 0.
-
-    Raises `UserError` when it is not a directory or holds none.
-    """
-    steps: list[int] = []
-    if directory:
-        bring_model(directory, all_steps=True)
-        found = Checkpoints(directory, read_only=True)
-        steps = [step for step in found.steps() if step > 0]
-    if not steps:
-        raise UserError(
-            "--sweep needs the directory of a pre-training run with checkpoints as "
-            f"init_checkpoint, not {directory!r}."
-        )
-    return [(step, found.prefix(step)) for step in steps]

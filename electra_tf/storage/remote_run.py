@@ -44,21 +44,18 @@ _FOLDERS = ("", "training")
 _WAITS = (2.0, 10.0, 30.0)  # seconds before a failed upload is tried again
 
 
-def bring_model(path: str | os.PathLike, all_steps: bool = False) -> None:
+def bring_model(path: str | os.PathLike) -> None:
     """Downloads the files of a model; of a run the newest intact checkpoint.
 
     Args:
       path: a directory, or the prefix of a checkpoint; nothing happens unless it is in
         a bucket.
-      all_steps: download all checkpoints of a run.
 
     Raises `UserError` (2) when the store cannot be reached.
     """
     path = os.fspath(path).rstrip("/")
     if remote.is_remote(path):
         _bring_model(path)
-        if all_steps:
-            remote.bring(path, _is_ours)
 
 
 @functools.cache

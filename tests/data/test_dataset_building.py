@@ -28,7 +28,7 @@ def test_memory_is_independent_of_the_size_of_a_group(tmp_path, monkeypatch):
     maker = SimpleNamespace(records=records, token_counts=np.zeros(9, np.int64))
     monkeypatch.setattr(dataset_building, "_maker", lambda plan: maker)
     settings = BuildSettings("", TokenizerConfig())
-    plan = dataset_building.Plan(str(tmp_path), settings, 3, False, "", "", ())
+    plan = dataset_building.Plan(str(tmp_path), settings, 3, False, "")
     task = [Unit("text", "", "", 0, 1, 1)], [0, 1, 2]
     tracemalloc.start()
     record = dataset_building.write_shards(plan, task, str(tmp_path))

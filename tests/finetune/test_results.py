@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results of trials: statistics, files, pictures; sweeps."""
+"""Results of trials: statistics, files, pictures."""
 
 import json
 import math
@@ -10,7 +10,6 @@ import pytest
 
 from electra_tf.errors import UserError
 from electra_tf.finetune import results as files
-from electra_tf.finetune import run
 from electra_tf.finetune.results import Results, Statistics, TrialResult, summary
 
 SETTINGS = {"learning_rate": 1e-4, "task_names": ["rte", "sts"]}
@@ -122,26 +121,6 @@ def test_nan_is_null_in_json(tmp_path):
     again.load()
     assert math.isnan(again.trials[1].scores["rte"]["accuracy"])
     assert again.table().splitlines()[1].split()[:3] == ["rte", "accuracy", "nan"]
-
-
-def test_sweep_uses_the_kept_checkpoints(tmp_path):
-    for step in (0, 200, 1000):
-        (tmp_path / f"model.ckpt-{step}.index").write_bytes(b"")
-    found = [(step, str(tmp_path / f"model.ckpt-{step}")) for step in (200, 1000)]
-    assert run.checkpoints_of(str(tmp_path)) == found
-    (tmp_path / "empty").mkdir()
-    for other in (None, str(tmp_path / "empty")):
-        with pytest.raises(UserError, match="sweep"):
-            run.checkpoints_of(other)
-
-
-def test_picture_of_a_sweep(tmp_path):
-    scores = {
-        "rte: accuracy": {200: summary([50.0, 52.0]), 1000: summary([60.0, 61.0])},
-        "cola: mcc": {200: summary([math.nan]), 1000: summary([10.0])},
-    }
-    files.draw_sweep(scores, tmp_path / "s" / "sweep.png", "Sweep")
-    assert (tmp_path / "s" / "sweep.png").read_bytes().startswith(b"\x89PNG")
 
 
 def colours(path):

@@ -13,10 +13,8 @@ import tensorflow as tf
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.lock import Lock
 from tests.helpers.forked_runs import metrics_of
-from tests.helpers.runs import NO_DROPOUT, run_script
+from tests.helpers.runs import NO_DROPOUT
 from tests.helpers.tiny_finetuning import TINY, fork, write_data
-from tests.helpers.tiny_trials import write_data as write_trial_data
-from tests.helpers.tiny_trials import write_run
 
 TASKS = ["cola", "sts", "chunk"]
 
@@ -278,25 +276,6 @@ def test_weights_of_another_shape_are_refused_with_hparams_that_fit(initial):
     refused(run, 2, "num_attention_heads is 2 there, 4 here")
     fitting = json.loads(run.stderr.split("These hparams fit it: ")[1])
     assert fitting["model_hparam_overrides"]["num_attention_heads"] == 2
-
-
-@pytest.mark.thorough
-def test_sweep_over_the_checkpoints_of_a_run(tmp_path):
-    data = write_trial_data(tmp_path)
-    config, _, _ = write_run(data, {"task_names": ["sts"], "model_dir": "start"})
-    hparams = TINY | {"task_names": ["cola", "sts"], "num_train_epochs": 0.1}
-    hparams |= {"init_checkpoint": config.trial_dir(1), "jit_compile": False}
-    flags = ("--data-dir", str(data), "--model-name", "m", "--sweep")
-    flags += ("--hparams", json.dumps(hparams))
-    run = run_script("run_finetuning.py", *flags)
-    assert run.returncode == 0, run.stdout + run.stderr
-    folder = data / "models" / "m" / "results" / "sweep"
-    scores = json.loads((folder / "cola,sts_sweep.json").read_text())
-    assert {"cola: mcc", "sts: pearson"} <= set(scores)
-    assert list(scores["sts: pearson"]) == ["9"]
-    picture = (folder / "cola,sts_sweep.png").read_bytes()
-    assert picture.startswith(b"\x89PNG")
-    assert (folder / "cola,sts_results_from_9.json").is_file()
 
 
 def _without_dropout():

@@ -18,7 +18,7 @@ from tests.helpers.runs import ROOT, write_tiny_data
 
 # Imported where it is installed; otherwise an error names the extra.
 OPTIONAL = {"onnx", "onnxruntime", "torch", "transformers"}
-OPTIONAL |= {"apache_beam", "backports", "fsspec", "py3langid", "pyarrow", "rensa"}
+OPTIONAL |= {"apache_beam", "backports", "fsspec", "pyarrow"}
 # The package of several that share a folder.
 SHARED = {"backports": ["backports.zstd"]}
 
