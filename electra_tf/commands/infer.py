@@ -40,7 +40,7 @@ define_path(
 )
 define_path("nbest", "N-best lists: JSON lines.")
 flags.DEFINE_float("weight", None, "Of the model's score in rerank.", lower_bound=0)
-flags.DEFINE_boolean("tune", False, "Find the weight with the fewest word errors.")
+flags.DEFINE_boolean("tune", False, "Find the weight with the fewest errors.")
 _ERRORS = ["strict", "replace"]
 flags.DEFINE_enum("encoding_errors", "strict", _ERRORS, "For bytes that are not UTF-8.")
 flags.DEFINE_string("text_key", "text", "Key or column of the text in records.")

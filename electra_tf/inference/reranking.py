@@ -14,265 +14,146 @@ a line, higher scores are better; "reference" may be left out, other keys are ke
 from __future__ import annotations
 
 import collections
+import functools
 import itertools
 import json
 import math
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
+
+import tensorflow as tf
 
 from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
 from electra_tf.inference import scoring
 from electra_tf.inference.model import Model
 from electra_tf.text import corpus
+from electra_tf.text.unicode_classes import is_unspaced
 
-
-class Hypothesis(NamedTuple):
-    """A text with its score (higher is better) and its JSON object."""
-
-    text: str
-    score: float
-    row: dict[str, Any]
+_FORM = '{"hypotheses": [{"text": "a cat", "score": -3.5}, ...]}'
+# Ten a decade, from 0.01 to 10.
+GRID = (0.0, *(float(f"{10 ** (k / 10):.2g}") for k in range(-20, 11)))
 
 
 class NBestList(NamedTuple):
     """The hypotheses for one utterance, in the order of the file."""
 
-    id: str
-    hypotheses: list[Hypothesis]
+    texts: list[str]
+    scores: list[float]  # higher is better
     reference: str | None
-    row: dict[str, Any]
+    row: dict[str, Any]  # the line
 
 
-def read_nbest(
-    path: str | os.PathLike | None, encoding_errors: str = "strict"
-) -> list[NBestList]:
+class Errors(NamedTuple):
+    """The errors of each hypothesis of each list."""
+
+    unit: str  # "word"; "character" if the references are in scripts without blanks
+    counts: list[list[int]]
+    total: int  # units of the references
+
+
+def read_nbest(path: str | None, encoding_errors: str = "strict") -> list[NBestList]:
     """Reads all lists of a file, in order.
 
     Args:
       path: JSON lines; None: standard input.
       encoding_errors: see `corpus.read_lines`.
 
-    Raises `UserError` naming file and line: a missing or repeated id, empty lists,
-    scores that are not finite numbers.
+    Raises `UserError` naming file and line: no hypotheses, a text that is none, scores
+    that are not finite numbers.
     """
-    name = corpus.STANDARD_INPUT if path is None else str(path)
-    lists: dict[str, NBestList] = {}
+    name, lists = path or corpus.STANDARD_INPUT, []
     for number, line in enumerate(corpus.read_lines(path, encoding_errors), 1):
-        if not line.strip():
-            continue
         try:
-            one = _list_of(json.loads(line))
-            if one.id in lists:
-                raise ValueError(f"id {one.id!r} again")
+            lists += [_list_of(json.loads(line))] if line.strip() else []
         except JSON_ERRORS as error:
             raise UserError(
-                f"{name}, line {number}: not a list of the form "
-                f'{{"id": ..., "hypotheses": [...]}} ({error}).\n'
-                'A hypothesis has "text" and a finite "score".',
+                f"{name}, line {number}: not of the form {_FORM} ({error}).",
                 EXIT_DAMAGED,
             ) from None
-        lists[one.id] = one
     if not lists:
         raise UserError(f"{name} holds no lists.")
-    return list(lists.values())
+    return lists
 
 
 def _list_of(row: dict[str, Any]) -> NBestList:
     """The list of a line; raises one of JSON_ERRORS for anything else."""
-    hypotheses = [Hypothesis(h["text"], 1.0 * h["score"], h) for h in row["hypotheses"]]
-    texts = [row.get("reference") or "", *(one.text for one in hypotheses)]
-    if not (row["id"] != "" and hypotheses and all(isinstance(t, str) for t in texts)):
-        raise TypeError("an id, a text or all hypotheses are missing")
-    if not all(math.isfinite(one.score) for one in hypotheses):
-        raise TypeError("a score is not finite")
-    return NBestList(str(row["id"]), hypotheses, row.get("reference"), row)
+    texts, reference = [one["text"] for one in row["hypotheses"]], row.get("reference")
+    scores = [1.0 * one["score"] for one in row["hypotheses"]]
+    are_texts = all(isinstance(text, str) for text in [*texts, reference or ""])
+    if not (texts and are_texts and all(map(math.isfinite, scores))):
+        raise TypeError("a text, a finite score or all hypotheses are missing")
+    return NBestList(texts, scores, reference, row)
 
 
-class Ranked(NamedTuple):
-    """A hypothesis with its index in the given list and both scores."""
-
-    index: int
-    text: str
-    given: float
-    model: float
-    total: float
+def _by_list(lists: Sequence[NBestList], values: Iterable) -> list[list]:
+    values = iter(values)
+    return [list(itertools.islice(values, len(one.texts))) for one in lists]
 
 
-class Tuned(NamedTuple):
-    """The best weight and the range of weights that give the same errors."""
+def score_lists(lists, model: Model, method: str | None, overlap=0) -> list[list]:
+    """Scores the hypotheses; warns on stderr about texts without known tokens."""
+    scored = model.score((text for one in lists for text in one.texts), method, overlap)
+    counts = (scoring.counts_of(one.num_tokens, one.num_unknown) for one in scored)
+    scoring.warn_of_empty(sum(map(collections.Counter, counts), collections.Counter()))
+    return _by_list(lists, (one.score for one in scored))
 
-    weight: float
-    low: float
-    high: float  # may be infinite
-    errors: int
+
+def rank(one: NBestList, model: Sequence[float], weight: float):
+    """(total, index) of the hypotheses, the best first; ties keep their order."""
+    totals = (a + weight * b for a, b in zip(one.scores, model, strict=True))
+    return sorted(((t, i) for i, t in enumerate(totals)), key=lambda pair: -pair[0])
 
 
-def rank(one: NBestList, model: Sequence[float], weight: float) -> list[Ranked]:
-    """The hypotheses of a list, the best first; ties keep their order.
+def reranked(lists, model, weight: float) -> Iterator[dict[str, Any]]:
+    """Yields the JSON object of each list, its hypotheses in their new order.
 
-    Raises `UserError` if a score is not finite.
+    Args:
+      lists: of `read_nbest`.
+      model: of `score_lists`.
     """
-    rows = [
-        Ranked(i, item.text, item.score, score, item.score + weight * score)
-        for i, (item, score) in enumerate(zip(one.hypotheses, model, strict=True))
-    ]
-    for row in rows:
-        if not math.isfinite(row.total):
-            raise UserError(
-                f"{row.given:g} + {weight:g} x {row.model:g} is not a finite number, "
-                f"for {row.text[:60]!r}."
-            )
-    return sorted(rows, key=lambda row: -row.total)
-
-
-def reranked(
-    lists: Sequence[NBestList], model: Sequence[Sequence[float]], weight: float
-) -> Iterator[dict[str, Any]]:
-    """Yields the JSON object of each list, its hypotheses in their new order."""
     for one, scores in zip(lists, model, strict=True):
         hypotheses = [
-            one.hypotheses[row.index].row
-            | {"text": row.text, "score": row.given}
-            | {"model_score": round(row.model, 6), "total": round(row.total, 6)}
-            for row in rank(one, scores, weight)
+            one.row["hypotheses"][i]
+            | {"model_score": round(scores[i], 6), "total": round(total, 6)}
+            for total, i in rank(one, scores, weight)
         ]
-        yield {"id": one.id} | one.row | {"hypotheses": hypotheses}
+        yield one.row | {"hypotheses": hypotheses}
 
 
-def word_errors(reference: str, hypothesis: str) -> int:
-    """Words to substitute, delete or insert to turn a hypothesis into its reference."""
-    words = hypothesis.split()
-    distances = list(range(len(words) + 1))  # from the reference so far to words[:j]
-    for i, word in enumerate(reference.split(), 1):
-        before, distances[0] = distances[0], i
-        for j, other in enumerate(words, 1):
-            substituted = before + (word != other)
-            before = distances[j]
-            distances[j] = min(substituted, before + 1, distances[j - 1] + 1)
-    return distances[-1]
-
-
-def errors_of(lists: Sequence[NBestList], is_needed: bool) -> list[list[int]] | None:
-    """Word errors of each hypothesis of each list; None if a reference is missing.
-
-    Raises `UserError` naming such a list if the errors are needed.
-    """
-    missing = [one.id for one in lists if one.reference is None]
-    if missing and is_needed:
-        raise UserError(
-            f"word errors cannot be counted: {missing[0]!r}, of {len(missing)}, has no "
-            '"reference".'
-        )
-    if missing:
+def count_errors(lists: Sequence[NBestList]) -> Errors | None:
+    """Units to substitute, delete or insert; None if a reference is missing."""
+    references = [one.reference for one in lists]
+    if None in references:
         return None
-    return [
-        [word_errors(one.reference, hypothesis.text) for hypothesis in one.hypotheses]
-        for one in lists
-    ]
+    by_character = is_unspaced("".join(references))
+
+    def split(texts: Iterable[str]) -> tf.SparseTensor:
+        units = (list("".join(t.split())) if by_character else t.split() for t in texts)
+        return tf.ragged.constant([*units], tf.string, ragged_rank=1).to_sparse()
+
+    texts = split(text for one in lists for text in one.texts)
+    truth = split(one.reference for one in lists for _ in one.texts)
+    counts = tf.edit_distance(texts, truth, normalize=False).numpy().astype(int)
+    unit = "character" if by_character else "word"
+    return Errors(unit, _by_list(lists, counts.tolist()), len(split(references).values))
 
 
-def chosen_errors(
-    lists: Sequence[NBestList],
-    model: Sequence[Sequence[float]],
-    errors: Sequence[Sequence[int]],
-    weight: float,
-) -> int:
-    """Word errors of the best hypotheses at a weight."""
-    rows = zip(lists, model, errors, strict=True)
-    return sum(counts[rank(one, given, weight)[0].index] for one, given, counts in rows)
+def errors_at(lists, model, errors: Errors, weight: float) -> int:
+    """Errors of the best hypotheses at a weight."""
+    rows = zip(lists, model, errors.counts, strict=True)
+    return sum(counts[rank(one, scores, weight)[0][1]] for one, scores, counts in rows)
 
 
-def describe(
-    lists: Sequence[NBestList],
-    model: Sequence[Sequence[float]],
-    errors: Sequence[Sequence[int]] | None,
-    weight: float,
-    tuned: Tuned | None,
-) -> Iterator[str]:
-    """The number of lists, the weight, and the word error rates if known.
-
-    Rates are those before, after, and the lowest possible with these lists.
-    """
-    single = sum(len(one.hypotheses) == 1 for one in lists)
-    line = f"Lists: {len(lists)}, with one hypothesis only: {single}; "
-    line += f"weight {weight:.6g}"
-    if tuned:
-        bounds = f"{tuned.low:.6g} to {tuned.high:.6g}"
-        line += f", found: the errors are the same from {bounds}"
-    yield f"{line}."
-    if not errors:
-        return
-    words = sum(len(one.reference.split()) for one in lists)
-    counts = [chosen_errors(lists, model, errors, at) for at in (0.0, weight)]
-    counts.append(sum(map(min, errors)))
-    before, after, least = (f"{count / max(1, words):.2%}" for count in counts)
-    yield (
-        f"Word error rate: {before} by given score, {after} reranked; {least} with the "
-        f"best of each list ({', '.join(map(str, counts))} of {words} words)."
-    )
+def tune(lists, model, errors: Errors) -> float:
+    """The weight of GRID with the fewest errors, of several the smallest."""
+    return min(GRID, key=functools.partial(errors_at, lists, model, errors))
 
 
-def tune(
-    lists: Sequence[NBestList],
-    model: Sequence[Sequence[float]],
-    errors: Sequence[Sequence[int]],
-) -> Tuned:
-    """The weight, at least 0, with the fewest word errors: exactly, without a grid.
-
-    A hypothesis' total is a line in the weight, so the best one changes only where two
-    lines cross; between crossings the errors are constant (Och 2003, section 4).  Of
-    equal ranges the widest wins, and the weight is its middle, which depends least on
-    these lists.  In an unbounded range it is twice the lower bound, at least 1.
-    """
-    total, changes = 0, []  # (weight, change of the errors)
-    for one, scores, counts in zip(lists, model, errors, strict=True):
-        given = [hypothesis.score for hypothesis in one.hypotheses]
-        line = best_lines(given, scores)
-        total += counts[line[0][1]]
-        for (_, before), (weight, after) in itertools.pairwise(line):
-            changes.append((weight, counts[after] - counts[before]))
-    ranges, low = [], 0.0  # (low, high, errors)
-    for weight, group in itertools.groupby(sorted(changes), lambda c: c[0]):
-        change = sum(difference for _, difference in group)
-        if change and weight > 0:
-            ranges.append((low, weight, total))
-            low = weight
-        total += change
-    ranges.append((low, math.inf, total))
-    low, high, fewest = min(ranges, key=lambda r: (r[2], r[0] - r[1]))
-    weight = (low + high) / 2 if high < math.inf else max(1.0, 2 * low)
-    return Tuned(weight, low, high, fewest)
-
-
-def best_lines(
-    given: Sequence[float], model: Sequence[float]
-) -> list[tuple[float, int]]:
-    """The best hypothesis from each weight on: [(0, i), (weight, j), ...]."""
-    best = max(range(len(given)), key=lambda i: (given[i], model[i]))
-    found, weight = [(0.0, best)], 0.0
-    while True:
-        crossings = [
-            (max(weight, (given[best] - given[i]) / (model[i] - model[best])), i)
-            for i in range(len(given))
-            if model[i] > model[best]
-        ]
-        if not crossings:
-            return found
-        # If several lines cross at one weight, the steepest is the best after it.
-        weight, best = min(crossings, key=lambda c: (c[0], -model[c[1]]))
-        found.append((weight, best))
-
-
-def score_lists(
-    lists: Sequence[NBestList], model: Model, method: str | None, overlap: int = 0
-) -> list[list[float]]:
-    """Scores the hypotheses; warns on stderr about texts without known tokens."""
-    texts = (hypothesis.text for one in lists for hypothesis in one.hypotheses)
-    scored = model.score(texts, method, overlap)
-    counts: collections.Counter[str] = collections.Counter()
-    for one in scored:
-        counts.update(scoring.counts_of(one.num_tokens, one.num_unknown))
-    scoring.warn_of_empty(counts)
-    scores = (one.score for one in scored)
-    return [list(itertools.islice(scores, len(one.hypotheses))) for one in lists]
+def describe(lists, model, errors: Errors, weight: float) -> str:
+    """The error rates before and after, and the lowest possible with these lists."""
+    counts = [errors_at(lists, model, errors, at) for at in (0.0, weight)]
+    counts += [sum(map(min, errors.counts))]
+    before, after, least = (f"{n / max(1, errors.total):.2%} ({n})" for n in counts)
+    line = f"{errors.unit.capitalize()} error rate, of {errors.total} {errors.unit}s: "
+    line += f"{before} by given score, {after} reranked; "
+    return f"{line}{least} with the best of each list."

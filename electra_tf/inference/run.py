@@ -133,13 +133,18 @@ def rerank(given) -> Iterator[str]:
     if (given.weight is None) != given.tune:
         raise UserError("rerank needs --weight or --tune, and not both.", EXIT_FLAGS)
     lists = reranking.read_nbest(given.nbest, given.encoding_errors)
-    errors = reranking.errors_of(lists, is_needed=given.tune)
+    errors = reranking.count_errors(lists)
+    if given.tune and not errors:
+        raise UserError('--tune needs the "reference" of each list, to count errors.')
     model = prediction.load(_model(given))
     scores = reranking.score_lists(lists, model, given.method, given.overlap)
-    tuned = reranking.tune(lists, scores, errors) if given.tune else None
-    weight = tuned.weight if tuned else given.weight
+    weight = given.weight
+    if given.tune:
+        weight = reranking.tune(lists, scores, errors)
     yield from map(json_line, reranking.reranked(lists, scores, weight))
-    for line in reranking.describe(lists, scores, errors, weight, tuned):
+    print(f"Lists: {len(lists)}; weight {weight:g}.", file=sys.stderr)
+    if errors:
+        line = reranking.describe(lists, scores, errors, weight)
         print(line, file=sys.stderr)
 
 

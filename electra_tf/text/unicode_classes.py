@@ -93,6 +93,15 @@ IDEOGRAPHS = _parse(
     " 2f800-2fa1f"
 )
 
+# Scripts that do not part words by blanks: ideographs, kana, Thai, Lao, Tibetan,
+# Burmese, Khmer.
+_UNSPACED = merge(
+    IDEOGRAPHS, _parse("e01-fff 1000-109f 1780-17ff 3005-3007 3041-30ff ff66-ff9f")
+)
+_UNSPACED_CHARACTER = re.compile(
+    "[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in _UNSPACED) + "]"
+)
+
 # Capitals of Unicode 14, with the distance to their small letters; the ICU of
 # TensorFlow 2.21 is older and does not change them.
 CAPITALS_OF_UNICODE_14 = (
@@ -103,3 +112,9 @@ CAPITALS_OF_UNICODE_14 = (
     ((0xA7D8, 0xA7D8), 1),
     ((0x10570, 0x10595), 0x27),  # Vithkuqi; the gaps in the range are unassigned.
 )
+
+
+def is_unspaced(text: str) -> bool:
+    """Whether most of a text is in scripts that do not part words by blanks."""
+    characters = _UNSPACED_CHARACTER.findall(text)
+    return 2 * len(characters) > sum(map(str.isalnum, text))
