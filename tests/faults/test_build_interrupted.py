@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds of data that are killed, run twice, or run out of disk."""
+"""Builds of data whose worker is killed, run twice, or run out of disk.
+
+Builds that are killed: tests/jobs/test_job.py, and test_object_store.py.
+"""
 
 import os
 import resource
@@ -8,25 +11,11 @@ import time
 
 import pytest
 
-from electra_tf.jobs import job
 from tests.helpers.beam_workers import TWO_PROCESSES, workers_below
 from tests.helpers.building import SCRIPT, VOCAB, content, fail, succeed, write_corpus
 from tests.helpers.forked_runs import Run
 
 SHARDS = ("--num-out-files=8",)
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    return write_corpus(tmp_path_factory.mktemp("text"), files=16)
-
-
-@pytest.fixture(scope="module")
-def whole(text, tmp_path_factory):
-    """The files of a build that is not interrupted."""
-    folder = tmp_path_factory.mktemp("whole") / "out"
-    succeed(text, folder, *SHARDS, "--num-processes=2")
-    return content(folder)
 
 
 def start(text, output, *flags, before=None):
@@ -36,34 +25,6 @@ def start(text, output, *flags, before=None):
 
 def shards_in(output):
     return {p.name: p.stat().st_mtime_ns for p in output.glob("pretrain*-of-*")}
-
-
-def kill_after_two_groups():
-    execute, done = job._execute, []
-
-    def counted(*args):
-        result = execute(*args)
-        done.append(args)
-        if len(done) == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result
-
-    job._execute = counted
-
-
-def test_a_killed_build_is_continued(text, whole, tmp_path):
-    output, finished = tmp_path / "out", {}
-    for number in (1, 2):
-        one = "--num-processes=1"
-        run = start(text, output, one, before=kill_after_two_groups)
-        assert run.wait().returncode == -signal.SIGKILL
-        # Finished shards are not written again.
-        assert len(shards_in(output)) == 2 * number
-        assert shards_in(output).items() >= finished.items()
-        finished = shards_in(output)
-    assert "8 shards" in succeed(text, output, *SHARDS, "--num-processes=2")
-    assert content(output) == whole
-    assert shards_in(output).items() >= finished.items()
 
 
 def wait_for_shards(run, output, count):

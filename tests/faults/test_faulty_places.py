@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole runs that meet a full disk, damaged data, a closed pipe or a signal."""
+"""Whole runs that meet damaged data, a closed pipe or a signal.
 
-import functools
+Full disks: tests/storage/test_checkpoints.py, tests/train/test_workers.py.
+"""
+
 import os
 import shutil
 import time
@@ -10,33 +12,12 @@ import pytest
 
 from electra_tf.data import tfrecord
 from electra_tf.storage.checkpoints import Checkpoints
-from tests.helpers.forked_runs import digest, full_disk_at_save, metrics_of, pretrain
-from tests.helpers.runs import tiny, write_tiny_data
+from tests.helpers.forked_runs import metrics_of, pretrain
+from tests.helpers.runs import check_ok, check_refused, tiny, write_tiny_data
 
 STEPS = 40
 HPARAMS = tiny(num_train_steps=STEPS, save_checkpoints_steps=20)
 pytestmark = pytest.mark.thorough
-
-
-def test_a_full_disk(tiny_data):
-    straight = pretrain(tiny_data, "undisturbed", HPARAMS).wait()
-    assert straight.returncode == 0, straight.stderr
-    directory = tiny_data / "models" / "full"
-    before = functools.partial(full_disk_at_save, STEPS)
-    run = pretrain(tiny_data, "full", HPARAMS, before=before).wait()
-    assert run.returncode == 73, run.stderr
-    message = run.stderr[f"\n{run.stderr}".rindex("\nerror: ") :]
-    assert f"cannot write {directory}/model.ckpt-{STEPS}" in message
-    assert len(message.splitlines()) <= 3 and "Traceback" not in run.stderr
-    checkpoints = Checkpoints(directory, read_only=True)
-    assert checkpoints.steps() == [0, 20]
-    for saved in checkpoints.steps():
-        checkpoints.verify(saved)
-    again = pretrain(tiny_data, "full", HPARAMS).wait()
-    assert again.returncode == 0, again.stderr
-    assert f"Continuing from {directory}/model.ckpt-20." in again.stdout
-    expected = digest(tiny_data / "models" / "undisturbed", STEPS)
-    assert digest(directory, STEPS) == expected
 
 
 def test_a_damaged_record(tmp_path):
@@ -48,18 +29,12 @@ def test_a_damaged_record(tmp_path):
     content[offsets[3] + 40] ^= 4
     path.write_bytes(content)
 
+    record = f"record 3 at byte {offsets[3]}"
     run = pretrain(data, "run", HPARAMS).wait()
-    assert run.returncode == 65, run.stderr
-    message = run.stderr[run.stderr.rindex("error: ") :]
-    assert f"{path}: record 3 at byte {offsets[3]} is damaged" in message
-    assert '"on_bad_record": "skip"' in message and "Traceback" not in run.stderr
-
+    says = (f"{path}: {record} is damaged", '"on_bad_record": "skip"')
+    check_refused(run, 65, *says)
     run = pretrain(data, "run", HPARAMS | {"on_bad_record": "skip"}).wait()
-    assert run.returncode == 0, run.stderr
-    assert f"{path}: 1 damaged records left out" in run.stdout
-    assert f"record 3 at byte {offsets[3]}" in run.stdout
-    assert "Data: 99 examples" in run.stdout
-    assert "1 damaged records left out" in run.stdout
+    check_ok(run, f"{path}: 1 damaged records left out", record, "Data: 99 examples")
     rows = metrics_of(data / "models" / "run")
     assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
     assert rows[-1]["skipped_records"] == 1
@@ -95,5 +70,4 @@ def test_a_run_that_evaluates_stops_at_once(tiny_data):
     assert "Evaluation at step 5 is left to the next start." in ended.stdout
     hparams["num_eval_steps"] = 2
     ended = pretrain(tiny_data, "evaluating", hparams).wait()
-    assert ended.returncode == 0, ended.stderr
-    assert "Evaluation at step 5: " in ended.stdout
+    check_ok(ended, "Evaluation at step 5: ")

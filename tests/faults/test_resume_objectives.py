@@ -14,12 +14,20 @@ from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.pretrain.pretrain_data import RunData
 from electra_tf.pretrain.run import batches_of
-from electra_tf.storage.checkpoints import Checkpoints
+from electra_tf.storage.checkpoints import Checkpoints, of_checkpoint
 from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.train.distribution import create_strategy
 from tests.helpers.runs import OF_OBJECTIVE, by_default, tiny
 from tests.pretrain.test_electra_variants import Staged
 
+# Networks that hold other variables.
+VARIANTS = {
+    "scaled": {"precision": "mixed_float16", "gradient_accumulation_steps": 2},
+    "unigram": {"generator": "unigram"},
+    "uniform_generator": {"uniform_generator": True},
+    "untied": {"untied_generator_embeddings": True},
+    "disentangled": {"embedding_sharing": "disentangled"},
+}
 # What some batches have that others do not.
 DRAWN = {
     "electra_15": "other_weights",
@@ -31,10 +39,12 @@ DRAWN = {
 
 def hparams_of(objective):
     """Two steps, each of which changes the weights."""
-    found = {"num_train_steps": 2, "num_warmup_steps": 0, "objective": objective}
+    found = {"num_train_steps": 2, "num_warmup_steps": 0}
     if objective == "two_stage":  # The second stage begins where the run is cut.
         found["stage_one_steps"] = 1
-    return found | OF_OBJECTIVE.get(objective, {})
+    if objective in VARIANTS:
+        return found | VARIANTS[objective]
+    return found | {"objective": objective} | OF_OBJECTIVE.get(objective, {})
 
 
 class Resumable(Staged):
@@ -43,8 +53,9 @@ class Resumable(Staged):
     def __init__(self, data, objective, seed):
         super().__init__(data, **hparams_of(objective))
         keras.utils.set_random_seed(seed)
+        rng = np.random.default_rng(seed)
         for variable in self.state.model.trainable_variables:
-            variable.assign(keras.random.normal(variable.shape, 0, 0.1))
+            variable.assign(rng.normal(0, 0.1, variable.shape))
 
     def make(self, step):
         """Makes a step, as a run that is begun there; returns its metrics."""
@@ -84,14 +95,39 @@ def masking_hparams(tiny_data):
     }
 
 
+def check_complete(variables, created, model):
+    """All created variables are saved, with slots for all trained ones."""
+    assert len(created) > 20
+    saved = {v.ref() for v in variables.values()}
+    assert not [v.name for v in created if v.ref() not in saved]
+    assert len(variables) == len(created)
+    slots = [n for n in variables if n.endswith(("/adam_m", "/adam_v"))]
+    assert len(slots) == 2 * len(model.trainable_variables)
+
+
 @pytest.mark.usefixtures("eagerly")
 @pytest.mark.filterwarnings("ignore:.*run_functions_eagerly")  # not of tf.data
-@pytest.mark.parametrize("objective", by_default(OBJECTIVES, ["electra", "two_stage"]))
+@pytest.mark.parametrize(
+    "objective",
+    by_default([*OBJECTIVES, *VARIANTS], ["electra", "two_stage", "disentangled"]),
+)
 def test_a_restored_model_makes_the_same_step(tiny_data, tmp_path, objective):
-    straight = Resumable(tiny_data, objective, seed=1)
-    straight.make(0)
+    created = []
+
+    def create(next_creator, **kwargs):
+        created.append(next_creator(**kwargs))
+        return created[-1]
+
+    with tf.variable_creator_scope(create):  # Anywhere in the process.
+        straight = Resumable(tiny_data, objective, seed=1)
+        straight.make(0)
+    variables = straight.state.variables()
+    check_complete(variables, created, straight.task.model)
     checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(1, straight.state.variables())
+    checkpoints.save(1, variables)
+    assert of_checkpoint(str(tmp_path / "model.ckpt-1")).shapes == {
+        name: list(v.shape) for name, v in variables.items()
+    }
     expected = straight.make(1)
     resumed = Resumable(tiny_data, objective, seed=2)
     checkpoints.restore(checkpoints.newest_intact(), resumed.state.variables())

@@ -6,7 +6,6 @@ import json
 import random
 from pathlib import Path
 
-from tests.helpers import forked_runs
 from tests.helpers.building import content
 from tests.helpers.runs import run_script
 
@@ -39,12 +38,6 @@ def infer(command, model, source, output, *flags):
     """Runs the command as a user does."""
     args = [f"--model={model}", f"--input={source}", f"--output-dir={output}"]
     return run_script("run_inference.py", command, *args, *map(str, flags))
-
-
-def start(logs: Path, command, model, source, output, *flags) -> forked_runs.Run:
-    """As `infer`, without waiting for its end."""
-    args = [f"--model={model}", f"--input={source}", f"--output-dir={output}"]
-    return forked_runs.Run(logs, "run_inference.py", command, *args, *map(str, flags))
 
 
 def succeed(*args):

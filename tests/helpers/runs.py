@@ -174,3 +174,25 @@ def pretrain(data: Path, model: str, hparams: dict, *flags: str, **kwargs):
         *flags,
         **kwargs,
     )
+
+
+def check_ok(done, *texts: str):
+    """Checks that a run went well and printed these texts; returns how it ended."""
+    assert done.returncode == 0, done.stdout + done.stderr
+    for text in texts:
+        assert text in done.stdout
+    return done
+
+
+def check_refused(done, code: int, *texts: str) -> str:
+    """Checks that a run ended as a mistake of the user's should; returns its message.
+
+    That is in at most three lines, without a traceback.
+    """
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    message = done.stderr[f"\n{done.stderr}".rindex("\nerror: ") :]
+    assert len(message.splitlines()) <= 3
+    for text in texts:
+        assert text in message
+    return message

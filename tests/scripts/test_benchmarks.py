@@ -46,6 +46,7 @@ def cells(text: str, start: str) -> list[list[str]]:
     return [row for row in rows if row[0] == start]
 
 
+@pytest.mark.thorough
 def test_every_benchmark_starts():
     for script in SCRIPTS:
         done = run_script(f"benchmarks/{script}.py", "--help")
