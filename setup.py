@@ -66,7 +66,6 @@ setup(
         # tensorflow-datasets imports it without requiring it.
         "importlib-resources>=6",
         "tokenizers>=0.20,<1",  # build_vocab.py; keras-hub needs it, too
-        "filelock>=4.3,<5",  # the lock of a run on file systems without flock
         "google-crc32c>=1.5,<2",  # the checksums of TFRecords
         "huggingface_hub>=0.30,<3",  # model cards; tokenizers needs it, too
         "safetensors>=0.4,<1",  # export_model.py --format huggingface

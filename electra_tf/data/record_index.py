@@ -12,6 +12,7 @@ shards have been copied to the cache.
 import contextlib
 import functools
 import hashlib
+import itertools
 import json
 import os
 import threading
@@ -32,7 +33,11 @@ from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 _INDEX_MAGIC = 0x31584449_41525445  # "ETRAIDX1"
 _HEADER_FIELDS = 4  # magic, number of files, skipped records, CRC of the rest
 _FILE_FIELDS = 3  # size, time of change, number of records
-_MAX_OPEN_FILES = 256  # well below the usual limit of 1024 per process
+
+# At most 64 shards are open in a process, well below the usual limit of 1024 files:
+# those of the cache, and those that threads are reading.
+_MAX_CACHED, _MAX_READERS = 48, 16
+_readers = threading.Semaphore(_MAX_READERS)
 
 
 class Location(NamedTuple):
@@ -81,7 +86,6 @@ class RecordIndex:
         self.counts = np.array(body[2 : files * _FILE_FIELDS : _FILE_FIELDS])
         self._offsets = body[files * _FILE_FIELDS :]  # per file: offsets, then its size
         self._first = np.concatenate([[0], np.cumsum(self.counts)])
-        self._open = functools.lru_cache(_MAX_OPEN_FILES)(self._open_shard)
         self._copied: set[int] = set()  # shards of a bucket that are in the cache
 
     def __len__(self) -> int:
@@ -115,12 +119,21 @@ class RecordIndex:
     ) -> list[bytes]:
         if self.is_remote and not self._copied.issuperset(files):
             return remote.read_ranges([self.paths[i] for i in files], starts, ends)
+        framed = [b""] * len(files)
+        by_shard = sorted(range(len(files)), key=files.__getitem__)
+        for file, numbers in itertools.groupby(by_shard, files.__getitem__):
+            with _readers:
+                self._read_into(
+                    framed, file, [(i, starts[i], ends[i]) for i in numbers]
+                )
+        return framed
+
+    def _read_into(self, framed: list[bytes], file: int, ranges: list) -> None:
+        """Reads (place in `framed`, first byte, end) of a shard."""
         # Evicted from the cache, a shard is closed after its last reference is gone.
-        shards = {file: self._open(file) for file in set(files)}
-        return [
-            os.pread(shards[file].fileno(), end - start, start)
-            for file, start, end in zip(files, starts, ends, strict=True)
-        ]
+        shard = _open_shard(self, file)
+        for i, start, end in ranges:
+            framed[i] = os.pread(shard.fileno(), end - start, start)
 
     def copy_ahead(self) -> None:
         """Starts to copy the shards of a bucket, as far as the disk has room.
@@ -153,15 +166,18 @@ class RecordIndex:
         length = int.from_bytes(framed[:8], "little")
         return framed[tfrecord.HEADER_BYTES : tfrecord.HEADER_BYTES + length]
 
-    def _open_shard(self, file: int) -> BinaryIO:
-        try:
-            return open(self.paths[file], "rb", buffering=0)
-        except OSError as e:
-            raise UserError(
-                f"{self.paths[file]} cannot be opened any more: {e.strerror}.\n"
-                "Do not move or remove shards while a run reads them.",
-                EXIT_DAMAGED,
-            ) from None
+
+@functools.lru_cache(_MAX_CACHED)
+def _open_shard(index: RecordIndex, file: int) -> BinaryIO:
+    path = index.paths[file]
+    try:
+        return open(path, "rb", buffering=0)
+    except OSError as e:
+        advice = ""
+        if isinstance(e, FileNotFoundError):
+            advice = "\nDo not move or remove shards while a run reads them."
+        message = f"{path} cannot be opened any more: {e.strerror}.{advice}"
+        raise UserError(message, EXIT_DAMAGED) from None
 
 
 def write(paths: Sequence[str]) -> str:

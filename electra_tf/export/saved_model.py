@@ -125,8 +125,8 @@ def write_saved_models(
 ) -> list[Path]:
     """Writes `<output_dir>/<what>/<next version>/` as TensorFlow Serving wants them.
 
-    They load with tensorflow and tensorflow_text alone. They get one version number and
-    appear together, so that a server never combines parts of two models.
+    They load with tensorflow and tensorflow_text alone. They get one version number,
+    and appear when all are complete.
 
     Args:
       servables: by the names to serve them under.

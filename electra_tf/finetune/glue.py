@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from electra_tf.errors import UserError
 from electra_tf.finetune.classification import InputExample, TextTask
 from electra_tf.finetune.inputs import Columns, Source, parquet_name, shown, text_fields
+from electra_tf.finetune.results import recorded_time
 from electra_tf.finetune.task import rounded
 from electra_tf.paths import escape
 from electra_tf.storage.files import atomic_write
@@ -242,7 +243,7 @@ def write_archive(results: Path, trial: int, log: Callable[[str], None]) -> Path
 
     Args:
       results: the directory with the runs' `<tasks>_test_predictions`.
-      trial: of each run; of a task in several runs the newest file counts.
+      trial: of each run; of a task in several runs the newest predictions count.
 
     Returns: its path; None if a file is missing, which is logged.
     """
@@ -250,7 +251,7 @@ def write_archive(results: Path, trial: int, log: Callable[[str], None]) -> Path
     for name in NAMES:
         pattern = f"*_test_predictions/trial_{trial}/{name}.tsv"
         found = map(Path, map(fetch, expand(f"{escape(str(results))}/{pattern}")))
-        newest = max(found, key=lambda path: path.stat().st_mtime, default=None)
+        newest = max(found, key=lambda p: recorded_time(p.parent), default=None)
         if newest is None:
             log(f"No GLUE.zip of trial {trial} yet: {name} is missing.")
             return None

@@ -11,9 +11,7 @@ from __future__ import annotations
 import collections
 import hashlib
 import json
-import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,10 +19,9 @@ from typing import Any
 import numpy as np
 
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.errors import UserError
+from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.finetune.task import reasons, without_files
-from electra_tf.storage.atomic_folder import sync_folder
-from electra_tf.storage.files import PARTIAL, cannot_write, sync_directory
+from electra_tf.storage.atomic_folder import atomic_folder
 from electra_tf.storage.manifest import verify_folder, write_manifest
 from electra_tf.text import tokenization
 
@@ -175,25 +172,23 @@ def _build(directory, config, tasks, chosen, split, is_training, digest):
     num_cut = sum(task.num_cut for task in chosen) - before
     manifest = {"digest": digest, "examples": len(rows), "format": FORMAT}
     manifest |= {"skipped": skipped, "remarks": remarks, "num_cut": num_cut}
+    # Jobs that start together may all make the features.
+    if not (config.use_tfrecords_if_existing and _open(directory)):
+        shutil.rmtree(directory, ignore_errors=True)
     try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        # Its own folder: jobs that start together may all make the features.
-        name = tempfile.mkdtemp(PARTIAL, f"{directory.name}.", directory.parent)
-        partial = Path(name)
-        for name, array in arrays.items():
-            np.save(partial / f"{name}.npy", array)
-        write_manifest(partial, manifest, ("electra-tf",))
-        sync_folder(partial)
-        found = _open(partial)
-        if not (config.use_tfrecords_if_existing and _open(directory)):
-            shutil.rmtree(directory, ignore_errors=True)
-        try:
-            os.rename(partial, directory)
-        except OSError:  # Another job was faster, with the same content.
-            shutil.rmtree(partial)
-        sync_directory(directory.parent)
-    except OSError as error:
-        raise cannot_write(directory, error) from error
+        with atomic_folder(directory, to_bucket=False) as folder:
+            for name, array in arrays.items():
+                np.save(folder / f"{name}.npy", array)
+            write_manifest(folder, manifest, ("electra-tf",))
+    except UserError:
+        if not _open(directory):  # else another job was faster, with the same content
+            raise
+    if not (found := _open(directory)):
+        raise UserError(
+            f"{directory} cannot be read again after it was written.\nIs that disk "
+            'sound? "preprocessed_data_dir" names another place.',
+            EXIT_DAMAGED,
+        )
     return found
 
 

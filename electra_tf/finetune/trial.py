@@ -163,7 +163,9 @@ def _with_test_outputs(run: Run, model, result: files.TrialResult) -> files.Tria
     for task, split, name, scorer in _scorers(run, model, "test"):
         paths += task.write_predictions(split, scorer, directory)
         run.console.log(f"Predictions on {name}: {directory}")
-    put_folder(directory)
+    if paths:
+        files.write_record(directory, paths)
+        put_folder(directory)
     return result._replace(test_outputs=paths, test_data=_test_data(run.tasks))
 
 

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from electra_tf.console import silence
 from electra_tf.errors import EXIT_CANNOT_WRITE, UserError, reason_of
@@ -42,6 +42,24 @@ def check_place(directory: str | os.PathLike) -> None:
         raise cannot_write(directory, OSError(errno.ENOTDIR, f"{there} is a file"))
     if not os.access(there, os.W_OK | os.X_OK):
         raise cannot_write(directory, OSError(errno.EACCES, f"{there} is read-only"))
+
+
+def open_own(path: str | os.PathLike, mode: str) -> IO[Any]:
+    """Opens a file of a run for writing; `OSError` if a symbolic link has its name.
+
+    Directories are shared, and a link could lead the write to any other file.
+    """
+
+    def opener(name: str, flags: int) -> int:
+        try:
+            return os.open(name, flags | os.O_NOFOLLOW, 0o666)
+        except OSError as error:
+            if error.errno == errno.ELOOP and os.path.islink(name):
+                reason = "it is a symbolic link; remove it"
+                raise OSError(error.errno, reason, name) from None
+            raise
+
+    return open(path, mode, opener=opener)
 
 
 def sync_directory(directory: str | os.PathLike) -> None:

@@ -15,17 +15,13 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_LOCKED, UserError
 from electra_tf.paths import shown
 from electra_tf.storage import remote
-from electra_tf.storage.files import cannot_write, flock
-
-if TYPE_CHECKING:
-    from filelock import SoftFileLease
+from electra_tf.storage.files import cannot_write, flock, open_own
 
 NAME = "run.lock"  # prefix of all files and objects of a lock
 BEAT_SECONDS = 10.0
@@ -36,12 +32,12 @@ class Lock:
     """The right to write into a directory, as a context manager.
 
     It is a `flock` on `run.lock`, which the kernel frees when the process ends, however
-    it ends. Where the file system has no flock, filelock's soft lock takes its place: a
-    file that its holder refreshes, and that expires after a minute. For a directory in
-    a bucket this protects the copy in the cache, and `_BucketLock` the bucket.
+    it ends. For a directory in a bucket this protects the copy in the cache, and
+    `_BucketLock` the bucket.
 
     Entering raises `UserError`: 75 when another process holds the lock, 73 where it
-    cannot be written. A process that loses an expired lock ends with 75.
+    cannot be written, or the file system has no flock. A process that loses an expired
+    lock of a bucket ends with 75.
 
     Args:
       flag: the flag that chooses another directory, for messages.
@@ -51,20 +47,24 @@ class Lock:
         self.path = Path(directory) / NAME
         self._flag = flag
         self._file = None
-        self._lease: SoftFileLease | None = None
         self._bucket: _BucketLock | None = None
 
     def __enter__(self) -> Lock:
         folder, previous = self.path.parent, {}
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._file = open(self.path, "a+", encoding="utf-8")
+            self._file = open_own(self.path, "a+b")
             is_ours = flock(self._file)
             if is_ours is None:
-                is_ours = _wait_for(self._take_lease, folder)
+                self.path.unlink()
+                raise UserError(
+                    f"the file system of {folder} has no locks (flock), so two "
+                    "processes could write there at once.\nUse a directory on a local "
+                    "disk or in a bucket (docs/storage.md).",
+                    EXIT_CANNOT_WRITE,
+                )
             self._file.seek(0)
-            with contextlib.suppress(ValueError):  # of this holder, or a killed one
-                previous = json.loads(self._file.read())
+            previous = _holder_in(self._file.read())  # of this one, or a killed one
             if not is_ours:
                 raise self._in_use(previous)
             if not self._is_in_place():  # removed between opening and locking
@@ -89,7 +89,7 @@ class Lock:
         # The text is for people; on a full disk the lock itself still holds.
         with contextlib.suppress(OSError):
             self._file.truncate(0)
-            self._file.write(json.dumps(holder))
+            self._file.write(json.dumps(holder).encode())
             self._file.flush()
         return self
 
@@ -116,41 +116,20 @@ class Lock:
     def _is_in_place(self) -> bool:
         """Whether the locked file is the one that others would lock."""
         try:
-            same = os.path.samestat(os.fstat(self._file.fileno()), self.path.stat())
+            return os.path.samestat(os.fstat(self._file.fileno()), self.path.stat())
         except OSError:
             return False
-        return same and (self._lease is None or self._lease.is_lock_held_by_us)
-
-    def _take_lease(self, _) -> Any:
-        """Takes the soft lock: None, or what changes when its holder refreshes it."""
-        from filelock import SoftFileLease, Timeout
-
-        if self._lease is None:
-            self._lease = SoftFileLease(
-                self.path.with_name(f"{NAME}.lease"),
-                lease_duration=EXPIRY_SECONDS,
-                heartbeat_interval=BEAT_SECONDS,
-                on_compromise=lambda _: _end_process(self.path.parent),
-            )
-        try:
-            self._lease.acquire(timeout=0)
-        except Timeout:
-            with contextlib.suppress(FileNotFoundError):
-                return os.stat(self._lease.lock_file).st_mtime_ns
-            return 0
-        return None
 
     def _release(self) -> None:
-        if self._lease:
-            self._lease.release()
         if self._file:
             with contextlib.suppress(OSError):
                 self._file.close()
-        self._file = self._lease = None
+        self._file = None
 
     def _in_use(self, holder: dict[str, Any]) -> UserError:
-        known = "process {pid} on {host} since {since}"
-        name = known.format(**holder) if "pid" in holder else "another process"
+        name = "another process"
+        if holder.keys() >= {"pid", "host", "since"}:
+            name = "process {pid} on {host} since {since}".format(**holder)
         return UserError(
             f"{self.path.parent} is in use by {name}.\nWait for it, stop it, or choose "
             f"another {self._flag}.",
@@ -184,7 +163,7 @@ class _BucketLock:
     def acquire(self) -> bool:
         """Takes the lock; False if another process holds it."""
         with remote.opened(self._directory, writes=True):
-            if not _wait_for(self._attempt, self._directory):
+            if not self._wait():
                 return False
         self._thread.start()
         return True
@@ -206,16 +185,29 @@ class _BucketLock:
         if not number:
             return 0, {"released": True}
         try:
-            return number, json.loads(self._store.cat_file(self._key(number)))
-        except (ValueError, FileNotFoundError):
+            return number, _holder_in(self._store.cat_file(self._key(number)))
+        except FileNotFoundError:
             return number, {}
 
-    def _attempt(self, seconds: float) -> Any:
-        number, holder = self.last()
-        is_free = "released" in holder or holder.get("id", "") == self._killed
-        if (is_free or seconds > EXPIRY_SECONDS) and self._create(number + 1):
-            return None
-        return number, holder
+    def _wait(self) -> bool:
+        """Takes the lock when it is free or expires; False if it is refreshed."""
+        start, first = time.monotonic(), None
+        while True:
+            number, holder = state = self.last()
+            is_free = "released" in holder or holder.get("id", "") == self._killed
+            is_free = is_free or time.monotonic() - start > EXPIRY_SECONDS
+            if is_free and self._create(number + 1):
+                return True
+            if first is None:
+                first = state
+                _print(
+                    f"{self._directory} is locked by a process that may have been "
+                    f"killed: waiting at most {EXPIRY_SECONDS:.0f} s for its next "
+                    "refresh."
+                )
+            elif state != first:
+                return False
+            time.sleep(min(1.0, BEAT_SECONDS))
 
     def _numbers(self) -> list[int]:
         names = remote.listing(self._directory)
@@ -265,26 +257,13 @@ class _BucketLock:
                 self._write(self._number, self._holder)
 
 
-def _wait_for(attempt: Callable[[float], Any], directory: Path) -> bool:
-    """Takes a lock that expires; False if its holder refreshes it meanwhile.
-
-    Args:
-      attempt: gets how long the holder has been silent; takes the lock and returns
-        None, or returns what changes when the holder refreshes it.
-      directory: the locked one, for a line on the console.
-    """
-    start, first = time.monotonic(), None
-    while (state := attempt(time.monotonic() - start)) is not None:
-        if first is None:
-            first = state
-            _print(
-                f"{directory} is locked by a process that may have been killed: "
-                f"waiting at most {EXPIRY_SECONDS:.0f} s for its next refresh."
-            )
-        elif state != first:
-            return False
-        time.sleep(min(1.0, BEAT_SECONDS))
-    return True
+def _holder_in(content: bytes) -> dict[str, Any]:
+    """What a lock says of its holder; {} for any other content."""
+    try:
+        holder = json.loads(content)
+    except ValueError:
+        return {}
+    return holder if isinstance(holder, dict) else {}
 
 
 def _end_process(directory: Path) -> None:

@@ -30,7 +30,7 @@ from electra_tf.errors import (
     reason_of,
 )
 from electra_tf.paths import cache_root, globs_in, url_of
-from electra_tf.storage.files import PARTIAL, atomic_write, flock, replacing
+from electra_tf.storage.files import PARTIAL, atomic_write, flock, open_own, replacing
 
 # s3fs retries by itself. A cached listing would hide what others write.
 _BOTO = {
@@ -240,7 +240,7 @@ def _state_of(path: str) -> Iterator[dict[str, list]]:
         try:
             place.mkdir(parents=True, exist_ok=True)
             # Without flock two processes may both download a file, each whole.
-            flock(held.enter_context(open(place / ".lock", "wb")), waits=True)
+            flock(held.enter_context(open_own(place / ".lock", "wb")), waits=True)
         except OSError as error:
             raise _no_cache(error) from None
         try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Streams text from files, one block of lines in memory at a time.
 
-Compressed files and tar archives are streamed too, to any depth, without unpacking to
-disk.
+Compressed files and tar archives are streamed too, also inside each other, without
+unpacking to disk.
 """
 
 import bz2
@@ -53,6 +53,10 @@ _BUFFER_BYTES = 32 << 10  # larger buffers slow down small members
 _ZSTD = b"\x28\xb5\x2f\xfd", *(bytes([n]) + b"\x2a\x4d\x18" for n in range(80, 96))
 _JOINED = {b"\xfd7zXZ\0": lzma.LZMADecompressor, b"BZh": bz2.BZ2Decompressor}
 _PACKED = (b"\x1f\x8b", *_JOINED, *_ZSTD)
+_MAX_LAYERS = 8  # of compression and archives: some files contain themselves
+# Headers with a long name or attributes, which are read as a whole.
+_HEADERS = (b"L", b"K", tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
+_MAX_HEADER_BYTES = 1 << 20
 _MAX_ZSTD_WINDOW_LOG = 31  # `zstd --long=31`, common for large corpora
 
 STANDARD_INPUT = "standard input"
@@ -344,6 +348,7 @@ class Content(io.BufferedReader):
 
     head: bytes
     is_compressed = False
+    layers = 0  # of compression and archives around it
 
     @classmethod
     def of(cls, stream: Any) -> "Content":
@@ -412,6 +417,13 @@ class _Member(tarfile.TarInfo):
     """A member whose damage is an error; to tarfile it is the archive's end."""
 
     @classmethod
+    def frombuf(cls, buf, encoding, errors):
+        member = super().frombuf(buf, encoding, errors)
+        if member.type in _HEADERS and member.size > _MAX_HEADER_BYTES:
+            raise tarfile.ReadError(f"a header of {member.size:,} bytes")
+        return member
+
+    @classmethod
     def fromtarfile(cls, archive):
         try:
             return super().fromtarfile(archive)
@@ -438,8 +450,8 @@ def read_packed(
 ) -> Iterator[TextReader]:
     """Yields a reader for the text of a compressed file, or each text in an archive.
 
-    Members may be compressed files or archives. They are streamed in order, without
-    hidden ones; each must be read before the next is requested.
+    Members may be compressed files or archives, in up to 8 layers. They are streamed in
+    order, without hidden ones; each must be read before the next is requested.
 
     Args:
       must_be: the file must be an archive.
@@ -452,13 +464,13 @@ def read_packed(
 
 
 def _texts(
-    raw: Any, name: str, errors: str, must_be: bool = False
+    raw: Any, name: str, errors: str, must_be: bool = False, layers: int = 0
 ) -> Iterator[TextReader]:
-    content = _decompressed(raw, name)
+    content = _decompressed(raw, name, layers)
     if not must_be and not is_archive(content.head):
         yield TextReader(content, name, errors, head=content.head)
         return
-    num_members = 0
+    layers, num_members = _one_more(content.layers, name), 0
     try:
         # Not tarfile's own decompression, which takes quadratic time for content that
         # compresses well.
@@ -472,7 +484,7 @@ def _texts(
                     head = stream.peek(_HEAD_BYTES)[:_HEAD_BYTES]
                     named = is_named(inner)
                     if named or is_archive(head) or head.startswith(_PACKED):
-                        yield from _texts(stream, inner, errors, named)
+                        yield from _texts(stream, inner, errors, named, layers)
                     else:  # most members; this is faster
                         yield TextReader(stream, inner, errors, head=head)
     except DAMAGED as e:
@@ -482,14 +494,29 @@ def _texts(
         ) from None
 
 
-def _decompressed(raw: Any, path: str) -> Content:
-    """The content of a file that may be compressed, as its first bytes show."""
+def _decompressed(raw: Any, path: str, layers: int = 0) -> Content:
+    """The content of a file that may be compressed, as its first bytes show.
+
+    Args:
+      layers: of compression and archives around it.
+    """
     with _damage_named(path):
         content = Content.of(raw)
         while stream := _decompressor(content, path):
+            layers = _one_more(layers, path)
             content = Content.of(stream)
             content.is_compressed = True
+        content.layers = layers
         return content
+
+
+def _one_more(layers: int, path: str) -> int:
+    if layers == _MAX_LAYERS:
+        raise UserError(
+            f"{path}: more than {_MAX_LAYERS} layers of compression and archives.\n"
+            "Unpack it."
+        )
+    return layers + 1
 
 
 def _decompressor(content: Content, path: str) -> Any:

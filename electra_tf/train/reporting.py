@@ -23,7 +23,7 @@ import numpy as np
 from electra_tf.console import Console, Progress
 from electra_tf.errors import JSON_ERRORS, UserError
 from electra_tf.paths import json_beside
-from electra_tf.storage.files import atomic_write, cannot_write
+from electra_tf.storage.files import atomic_write, cannot_write, open_own
 
 # Evaluations and samples during training, in the folder of metrics.jsonl.
 EVALUATIONS = "evaluations.jsonl"
@@ -228,7 +228,7 @@ def finite(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _open_after(path: Path, step: int) -> BinaryIO:
     """Opens a metrics file for appending after the row of `step`; cuts off the rest."""
-    file = open(path, "a+b")
+    file = open_own(path, "a+b")
     end = file.seek(0, os.SEEK_END)
     if not end:
         return file

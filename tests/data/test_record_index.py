@@ -2,7 +2,10 @@
 """Random access to records: the index that lies beside the shards."""
 
 import os
+import resource
 import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import fsspec
 import numpy as np
@@ -33,6 +36,45 @@ def shards(tmp_path):
 EXPECTED = [
     bytes([shard, i]) * (7 * i) for shard, n in ((0, 5), (1, 3)) for i in range(n)
 ]
+
+
+def test_few_shards_are_open_at_a_time(tmp_path):
+    """However many a batch touches, and in however many threads."""
+    paths = [str(tmp_path / f"data-{i:03d}") for i in range(200)]
+    for i, path in enumerate(paths):
+        Path(path).write_bytes(tfrecord.frame(b"%d" % i))
+    both = [RecordIndex(paths), RecordIndex(paths)]
+    opened = []
+
+    def read(seed):
+        order = np.random.default_rng(seed).permutation(200)
+        assert both[seed % 2].read(order) == [b"%d" % i for i in order]
+        opened.append(sum(map(is_shard, Path("/proc/self/fd").iterdir())))
+
+    def is_shard(link):
+        try:
+            return os.readlink(link).startswith(str(tmp_path))
+        except FileNotFoundError:  # closed in between
+            return False
+
+    with ThreadPoolExecutor(24) as pool:
+        list(pool.map(read, range(48)))
+    assert 0 < max(opened) <= 64
+
+
+def test_a_shard_that_cannot_be_opened(shards, monkeypatch):
+    index = RecordIndex(shards)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        with pytest.raises(UserError, match="Too many open files") as caught:
+            index.read(np.arange(8))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert "move" not in str(caught.value)
+    os.unlink(shards[1])
+    with pytest.raises(UserError, match="Do not move or remove shards"):
+        index.read(np.arange(8))
 
 
 @pytest.fixture

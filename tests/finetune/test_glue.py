@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The archive to submit to GLUE."""
 
+import json
 import zipfile
 
 from electra_tf.finetune import glue
@@ -25,3 +26,13 @@ def test_archive_of_all_eleven_files(tmp_path):
     assert rows[0] == "index\tprediction" and len(rows) == 147
     assert {row.split("\t")[1] for row in rows[1:]} == {"0"}
     assert glue.write_archive(tmp_path, 2, log.append) is None
+    # Of a task in two runs, the newest by their records counts, not by the files.
+    for run, year in (("cola", 2026), ("cola,rte", 2025)):
+        folder = tmp_path / f"{run}_test_predictions" / "trial_1"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "CoLA.tsv").write_text(run)
+        created = {"created": f"{year}-01-01T12:00:00+01:00"}
+        (folder / "manifest.json").write_text(json.dumps(created))
+    path = glue.write_archive(tmp_path, 1, log.append)
+    with zipfile.ZipFile(path) as archive:
+        assert archive.read("CoLA.tsv") == b"cola"

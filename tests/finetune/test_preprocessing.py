@@ -3,8 +3,10 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from electra_tf.errors import UserError
 from electra_tf.finetune import preprocessing, trial
 from electra_tf.finetune.results import TrialResult
 from electra_tf.storage.manifest import verify_folder
@@ -43,6 +45,41 @@ def test_features_are_built_once_in_a_run(tmp_path):
     assert dev_features(tasks) is first
     again = own_tasks(tmp_path, FILES, use_tfrecords_if_existing=False)
     assert dev_features(again) is not first
+
+
+def test_a_full_disk_leaves_nothing_and_the_next_run_works(tmp_path, monkeypatch):
+    tasks = own_tasks(tmp_path, FILES)
+    folder = Path(tasks[0].config.preprocessed_data_dir)
+
+    def full(path, array):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(UserError) as caught:
+        patch.setattr(np, "save", full)
+        dev_features(tasks)
+    assert caught.value.exit_code == 73 and "No space left" in str(caught.value)
+    assert list(folder.iterdir()) == []
+    assert len(dev_features(tasks)) == 1
+
+
+def test_features_that_cannot_be_read_again_are_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(preprocessing, "_open", lambda folder: None)
+    with pytest.raises(UserError, match="cannot be read again") as caught:
+        dev_features(own_tasks(tmp_path, FILES))
+    assert caught.value.exit_code == 65
+
+
+def test_features_of_a_faster_job_are_used(tmp_path, monkeypatch):
+    tasks, write = own_tasks(tmp_path, FILES), preprocessing.write_manifest
+
+    def slow(*args):
+        write(*args)
+        with monkeypatch.context() as patch:
+            patch.setattr(preprocessing, "write_manifest", write)
+            dev_features(own_tasks(tmp_path, FILES))
+
+    monkeypatch.setattr(preprocessing, "write_manifest", slow)
+    assert len(dev_features(tasks)) == 1
 
 
 def dev_features(tasks):

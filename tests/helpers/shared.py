@@ -6,8 +6,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import filelock
-
+from electra_tf.storage.files import flock
 from tests.helpers import runs, tiny_finetuning
 
 # The hparams of each kind of pre-trained model, beside runs.TINY.
@@ -36,7 +35,8 @@ def make_once(tmp_path_factory, name: str, make: Callable[[Path], None]) -> Path
     folder = root / "shared" / name
     done = folder.with_name(f"{name}.done")
     folder.parent.mkdir(exist_ok=True)
-    with filelock.FileLock(f"{folder}.lock"):
+    with open(f"{folder}.lock", "w") as lock:
+        flock(lock, waits=True)
         if not done.exists():
             shutil.rmtree(folder, ignore_errors=True)
             make(folder)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One writer per run directory, with flock and on file systems that have none."""
+"""One writer per run directory."""
 
 import errno
 import fcntl
@@ -12,21 +12,13 @@ import sys
 import pytest
 
 from electra_tf.errors import UserError
-from electra_tf.storage import lock as lock_module
 from electra_tf.storage.lock import Lock
 from tests.helpers.runs import ROOT
 
 HOLD = f"""
-import fcntl, socket, sys, time
+import sys, time
 sys.path.insert(0, {str(ROOT)!r})
 from electra_tf.storage import lock
-def no_flock(*args):
-    raise OSError(int(sys.argv[2]), "not supported")
-if int(sys.argv[2]):
-    fcntl.flock = no_flock
-if sys.argv[3] == "elsewhere":
-    socket.gethostname = lambda: "elsewhere"
-lock.BEAT_SECONDS, lock.EXPIRY_SECONDS = 0.2, 4.0
 with lock.Lock(sys.argv[1]):
     print("locked", flush=True)
     time.sleep(60)
@@ -47,22 +39,12 @@ def check_is_refused(directory, *expected):
     assert all(part in str(caught.value) for part in expected)
 
 
-@pytest.mark.parametrize(
-    ("error", "host"), [(0, ""), (errno.ENOTSUP, ""), (errno.ENOLCK, "elsewhere")]
-)
-def test_a_live_holder_refuses_and_a_dead_one_is_replaced(
-    tmp_path, monkeypatch, error, host
-):
-    """With flock, and on file systems without it."""
-    monkeypatch.setattr(lock_module, "BEAT_SECONDS", 0.2)
-    monkeypatch.setattr(lock_module, "EXPIRY_SECONDS", 4.0)
-    if error:
-        without_flock(monkeypatch, error)
-    command = [sys.executable, "-c", HOLD, str(tmp_path), str(error), host]
+def test_a_live_holder_refuses_and_a_dead_one_is_replaced(tmp_path):
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
         try:
             assert holder.stdout.readline() == "locked\n"
-            name = host or os.uname().nodename
+            name = os.uname().nodename
             check_is_refused(tmp_path, f"process {holder.pid} on {name} since")
         finally:
             holder.send_signal(signal.SIGKILL)
@@ -98,14 +80,29 @@ def test_a_removed_lock_is_noticed(tmp_path):
                 first.check()
 
 
-def test_a_soft_lock_that_was_taken_over_is_noticed(tmp_path, monkeypatch):
-    without_flock(monkeypatch, errno.ENOTSUP)
+@pytest.mark.parametrize("code", [errno.ENOTSUP, errno.ENOLCK])
+def test_a_file_system_without_flock_is_refused(tmp_path, monkeypatch, code):
+    without_flock(monkeypatch, code)
+    with pytest.raises(UserError, match="has no locks") as caught:
+        Lock(tmp_path).__enter__()
+    assert caught.value.exit_code == 73 and os.listdir(tmp_path) == []
+
+
+def test_a_link_is_not_followed(tmp_path):
+    (tmp_path / "other").write_text("keep")
+    (tmp_path / "run.lock").symlink_to("other")
+    with pytest.raises(UserError, match="run.lock: it is a symbolic link") as caught:
+        Lock(tmp_path).__enter__()
+    assert caught.value.exit_code == 73
+    assert (tmp_path / "other").read_text() == "keep"
+
+
+@pytest.mark.parametrize("content", [b"[1]", b"7", b'{"pid": 1}', b"\xff", b'"pid"'])
+def test_any_content_of_a_lock(tmp_path, content):
+    (tmp_path / "run.lock").write_bytes(content)
     with Lock(tmp_path) as lock:
-        lock.check()
-        (tmp_path / "run.lock.lease").unlink()
-        with pytest.raises(UserError, match="taken over") as caught:
-            lock.check()
-    assert caught.value.exit_code == 75
+        lock.path.write_bytes(content)
+        check_is_refused(tmp_path, "by another process")
 
 
 def test_a_lock_removed_between_opening_and_locking(tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from electra_tf.console import Console
+from electra_tf.errors import UserError
 from electra_tf.pretrain.metrics import ALL_METRICS
 from electra_tf.train import reporting
 from electra_tf.train.curves import plot_curves
@@ -57,6 +58,15 @@ def test_a_torn_end_is_cut_off(tmp_path, torn):
         f.write(torn)
     write_steps(path, [11], start=10)
     assert steps_in(path) == list(range(1, 12))
+
+
+def test_a_link_is_not_followed(tmp_path):
+    path, other = tmp_path / "metrics.jsonl", tmp_path / "other"
+    other.write_text("keep")
+    path.symlink_to(other)
+    with pytest.raises(UserError, match="metrics.jsonl: it is a symbolic link") as e:
+        write_steps(path, [1])
+    assert e.value.exit_code == 73 and other.read_text() == "keep"
 
 
 def report(directory, start, metrics, stream=None, total=9, every=1):
