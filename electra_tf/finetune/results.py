@@ -337,7 +337,7 @@ def _rank(row: Mapping[str, Any]) -> tuple[bool, float]:
     return False, -sum(math.inf if loss is None else loss for loss in losses)
 
 
-def write_record(folder: str, paths: Sequence[str]) -> None:
+def write_record(folder: str, paths: Collection[str]) -> None:
     """Writes the manifest of predictions on test sets, which says when they were made.
 
     Of a task in several runs of a model the newest count.
