@@ -73,7 +73,7 @@ def dropout(
     x: tf.Tensor,
     rate: float,
     seed: tf.Tensor | None,
-    rows: tuple[int | tf.Tensor, int] | None = None,
+    rows: tuple[int | tf.Tensor, int | tf.Tensor] | None = None,
 ) -> tf.Tensor:
     """Zeroes entries of `x` with probability `rate`; scales the rest to keep the mean.
 

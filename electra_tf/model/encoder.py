@@ -17,6 +17,7 @@ import keras
 import tensorflow as tf
 
 from electra_tf.config.model import ModelConfig
+from electra_tf.errors import UserError
 from electra_tf.model.dropout import dropout, fold_in, tag_words
 from electra_tf.model.transformer_layer import (
     LayerNorm,
@@ -276,6 +277,12 @@ class TextEncoder(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(name=name, autocast=False, **kwargs)
+        if self.variable_dtype != "float32":
+            policy = self.dtype_policy.name
+            raise UserError(
+                f"Keras's dtype policy is {policy}, but weights are trained in float32."
+                f'\nCall keras.config.set_dtype_policy("mixed_{policy}") before.'
+            )
         if isinstance(config, dict):
             config = ModelConfig(**config)
         self.hidden_size = config.hidden_size

@@ -258,7 +258,7 @@ class SelfAttention(keras.layers.Layer):
         self, x: tf.Tensor, score_bias: tf.Tensor, seed: tf.Tensor | None = None
     ) -> tf.Tensor:
         length = score_bias.shape[-1] or tf.shape(score_bias)[-1]
-        if self.chunk_size and (score_bias.shape[-1] or 0) > self.chunk_size:
+        if self.chunk_size and (score_bias.shape[-1] or math.inf) > self.chunk_size:
             qkv = *self._query_and_key(x, length), self._heads(self.value, x, length)
             settings = self.chunk_size, self.dropout_rate, seed
             context = _attend_in_chunks(*qkv, score_bias, *settings)
@@ -444,11 +444,11 @@ class TransformerLayer(keras.layers.Layer):
 class _Chunks(NamedTuple):
     """Rows of [B, heads, L, n], `size` at a time."""
 
-    length: int
-    size: int
+    length: int | tf.Tensor
+    size: int | tf.Tensor
 
     @property
-    def count(self) -> int:
+    def count(self) -> int | tf.Tensor:
         return -(-self.length // self.size)
 
     def padded(self, x: tf.Tensor) -> tf.Tensor:
@@ -499,11 +499,14 @@ def _attend_in_chunks(
     """
     dtype = query.dtype
     chunks = _Chunks(query.shape[2], chunk_size)
+    if query.shape[2] is None:
+        length = tf.shape(query)[2]
+        chunks = _Chunks(length, tf.minimum(length, chunk_size))
     has_query_axis = score_bias.shape[2] != 1
     bias = chunks.padded(score_bias) if has_query_axis else score_bias
 
     def dropped(x: tf.Tensor, i: tf.Tensor) -> tf.Tensor:
-        return dropout(x, rate, seed, rows=(i * chunk_size, chunks.length))
+        return dropout(x, rate, seed, rows=(i * chunks.size, chunks.length))
 
     @tf.custom_gradient
     def run(query, key, value):

@@ -30,6 +30,9 @@ from electra_tf.train.supervisor import Cluster, plain_signals
 # share the same cores.
 CPU_DEVICES_VARIABLE = "ELECTRA_TF_CPU_DEVICES"
 
+# How long TensorFlow may take to connect workers that have all arrived.
+_MEETING_SECONDS = 60.0
+
 
 class Decision(NamedTuple):
     """What all workers do next.
@@ -76,8 +79,8 @@ class Workers:
         return self._strategy.experimental_local_results(values)[0]
 
     def gather(self, numbers: Sequence[float]) -> np.ndarray:
-        """Collects n numbers from each worker: float32 [workers, n]."""
-        rows = np.zeros([self.count, len(numbers)], np.float32)
+        """Collects n numbers from each worker: float64 [workers, n], exact to 2**53."""
+        rows = np.zeros([self.count, len(numbers)])
         rows[self.cluster.index] = numbers
         if self.count == 1:
             return rows
@@ -261,8 +264,8 @@ def _strategy(config, cluster: Cluster) -> tf.distribute.Strategy:
         # TensorFlow logs every all-reduce that it builds.
         tf.get_logger().setLevel("WARNING")
         # All workers have arrived (`Cluster.meet`). If one is lost now, TensorFlow
-        # waits for an hour and holds Python's lock.
-        with plain_signals(cluster.timeout):
+        # waits for an hour, holds Python's lock and takes SIGTERM for itself.
+        with plain_signals(min(cluster.timeout, _MEETING_SECONDS)):
             return tf.distribute.MultiWorkerMirroredStrategy()
     devices = [d.name for d in tf.config.list_logical_devices("GPU")]
     devices = devices or [d.name for d in tf.config.list_logical_devices("CPU")]

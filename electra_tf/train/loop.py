@@ -233,9 +233,9 @@ class Loop:
 
 
 def _describe(metrics: Mapping[str, np.ndarray], i: int) -> str:
-    names = ("loss", "masked_lm_loss", "disc_loss", "global_norm")
-    found = [f"{n} {metrics[n][i]:.4g}" for n in names if n in metrics]
-    return ", ".join(found) + f", learning_rate {metrics['learning_rate'][i]:.3g}"
+    names = [name for name in metrics if name.endswith("loss")]
+    names += ["global_norm", "learning_rate"]
+    return ", ".join(f"{name} {metrics[name][i]:.4g}" for name in names)
 
 
 class Pace:

@@ -158,14 +158,27 @@ class LayerwiseDecay(_Configured):
 
 @keras.saving.register_keras_serializable("electra_tf")
 @dataclasses.dataclass(eq=False)
-class ScopedRate(_Configured):
-    """Learning-rate factor of the variables in some scopes; the others have 1."""
+class ScopedRate:
+    """Learning-rate factor of the variables in some scopes; the others have 1.
+
+    Args:
+      factor: a number, or a function of the step.
+    """
 
     scopes: Sequence[str]
-    factor: float
+    factor: float | Callable
 
-    def __call__(self, path: str) -> float:
+    def __call__(self, path: str) -> float | Callable:
         return self.factor if path.split("/")[0] in self.scopes else 1.0
+
+    def get_config(self):
+        saved = keras.saving.serialize_keras_object(self.factor)
+        return {"scopes": self.scopes, "factor": saved}
+
+    @classmethod
+    def from_config(cls, config):
+        factor = keras.saving.deserialize_keras_object(config["factor"])
+        return cls(config["scopes"], factor)
 
 
 @keras.saving.register_keras_serializable("electra_tf")
@@ -183,7 +196,8 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
       clip_norm: largest global norm of the gradients; None: no clipping.
       clip_apart: scopes whose variables are clipped together by a separate norm.
       no_decay: regular expressions; variables with a matching path have no decay.
-      layer_factor: path -> learning-rate factor, see LayerwiseDecay.
+      layer_factor: path -> learning-rate factor, or the factor's function of the step;
+        see LayerwiseDecay and ScopedRate.
       bias_correction: of both moments, as in AdamW (arXiv 1711.05101); BERT has none.
       trust_ratio: scale the update of a variable to the variable's norm, as in LAMB
         (arXiv 1904.00962, algorithm 2), except for `no_decay`. `keras.optimizers.Lamb`
@@ -200,7 +214,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         clip_norm: float | None = 1.0,
         clip_apart: Sequence[str] = (),
         no_decay: Sequence[str] = NO_DECAY,
-        layer_factor: Callable[[str], float] | None = None,
+        layer_factor: Callable[[str], float | Callable] | None = None,
         bias_correction: bool = False,
         trust_ratio: bool = False,
         name: str = "AdamWeightDecay",
@@ -286,8 +300,9 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         is_traced = is_single and tf.inside_function()
         update = self._traced_update if is_traced else self._update
         rate = tf.convert_to_tensor(learning_rate)
-        if self._factor[index] != 1:
-            rate *= self._factor[index]
+        factor = self._factor[index]
+        if factor != 1:
+            rate *= factor(self.iterations) if callable(factor) else factor
         scale = self._scales[self._apart[index]]
         state = variable, m, v, gradient, rate, scale, self._finite
         update(*state, self._number, decays=self._decays[index])
@@ -337,19 +352,28 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
 def create_optimizer(config) -> AdamWeightDecay:
     """The optimizer of a PretrainingConfig."""
     scopes = config.generator_scopes()
-    rate, factor = config.generator_learning_rate, None
-    if rate is not None:
-        factor = ScopedRate(scopes, rate / config.learning_rate)
     return AdamWeightDecay(
         learning_rate_schedule(config),
         weight_decay_rate=config.weight_decay_rate,
         beta_1=config.adam_beta_1,
         beta_2=config.adam_beta_2,
         clip_apart=scopes if config.clip_by == "network" else (),
-        layer_factor=factor,
+        layer_factor=_generator_factor(config, scopes),
         bias_correction=config.optimizer != "original",
         trust_ratio=config.optimizer == "lamb",
     )
+
+
+def _generator_factor(config, scopes: Sequence[str]) -> ScopedRate | None:
+    """The generator's learning rate in each phase, relative to that of the others."""
+    phases = config.run_phases()
+    rates = [(p.config.generator_learning_rate, p.config.learning_rate) for p in phases]
+    factors = [1.0 if own is None else own / rate for own, rate in rates]
+    if len({*factors}) == 1:
+        return None if factors[0] == 1 else ScopedRate(scopes, factors[0])
+    last_steps = [phase.end - 1 for phase in phases[:-1]]
+    steps = keras.optimizers.schedules.PiecewiseConstantDecay(last_steps, factors)
+    return ScopedRate(scopes, steps)
 
 
 def learning_rate_schedule(config) -> keras.optimizers.schedules.LearningRateSchedule:

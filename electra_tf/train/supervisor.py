@@ -80,12 +80,17 @@ class Cluster(NamedTuple):
         try:
             content = json.loads(text)
             jobs, task = content["cluster"], content["task"]
+            if others := sorted({*jobs} - {"chief", "worker"}):
+                raise UserError(
+                    f'TF_CONFIG lists the job {others[0]}: only "chief" and '
+                    '"worker" are supported, without parameter servers.\n'
+                    "List all processes of the run as workers (docs/distributed.md)."
+                )
             chiefs, workers = jobs.get("chief", []), jobs.get("worker", [])
             places = [str(place) for place in (*chiefs, *workers)]
             ports = [int(place.rpartition(":")[2]) for place in places]
             if len({*places}) < len(places) or not all(0 < p < 2**16 for p in ports):
                 raise ValueError("duplicate places or invalid ports")
-            # An "evaluator" or "ps" task is not part of the run.
             tasks = {"chief": chiefs, "worker": workers}[task["type"]]
             if not 0 <= int(task["index"]) < len(tasks):
                 raise ValueError("index out of range")

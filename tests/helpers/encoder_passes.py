@@ -41,10 +41,13 @@ def traced_for(name: str):
         target.set_target("cpu")
 
 
-def pass_of(direction="bidirectional", jit=False, for_target="cpu", **changes):
+def pass_of(
+    direction="bidirectional", jit=False, for_target="cpu", is_dynamic=False, **changes
+):
     """Output and gradients of an encoder with dropout, and its operations.
 
     Args:
+      is_dynamic: whether the graph leaves the length open.
       changes: of the ModelConfig.
     """
     encoder = TextEncoder(
@@ -59,8 +62,10 @@ def pass_of(direction="bidirectional", jit=False, for_target="cpu", **changes):
     weights = tf.constant(rng.normal(size=(3, LENGTH, 24)), tf.float32)
     variables = [v.value for v in encoder.trainable_variables]
 
-    @tf.function(autograph=False, jit_compile=jit)
-    def both():
+    spec = tf.TensorSpec([None, None] if is_dynamic else ids.shape, tf.int32)
+
+    @tf.function(autograph=False, jit_compile=jit, input_signature=[spec, spec])
+    def both(ids, mask):
         with tf.GradientTape() as tape:
             output = encoder(ids, mask, tf.zeros_like(ids), tf.constant([1, 2]))
             loss = tf.reduce_sum(output.sequence_output * weights)
@@ -69,7 +74,7 @@ def pass_of(direction="bidirectional", jit=False, for_target="cpu", **changes):
 
     with traced_for(for_target), target.compiled() if jit else contextlib.nullcontext():
         kinds = operations(both.get_concrete_function())
-        return [t.numpy() for t in both()], kinds
+        return [t.numpy() for t in both(ids, mask)], kinds
 
 
 def assert_same(ours, theirs):

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from electra_tf.config.model import ModelConfig
+from electra_tf.errors import UserError
 from electra_tf.model import encoder as modeling
 from electra_tf.model import transformer_layer
 from electra_tf.pretrain import heads
@@ -281,6 +282,16 @@ def test_mixed_precision_keeps_float32_weights(policy):
     # Two or three digits after two layers, of values around 1.
     assert difference.mean() < (0.03 if policy == "mixed_bfloat16" else 0.004)
     assert difference.mean() > 0
+
+
+def test_weights_that_are_not_float32_are_refused():
+    floatx = keras.config.floatx()
+    keras.config.set_floatx("float16")
+    try:
+        with pytest.raises(UserError, match="policy is float16.*\n.*mixed_float16"):
+            modeling.TextEncoder(ModelConfig(vocab_size=50), 16, dtype="float16")
+    finally:
+        keras.config.set_floatx(floatx)
 
 
 def test_layer_norm_statistics_are_float32():

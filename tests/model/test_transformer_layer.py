@@ -48,6 +48,15 @@ def test_compiled_and_for_another_target(for_target):
     assert_same(compiled[0], pass_of()[0])
 
 
+@pytest.mark.parametrize("chunk_size", [7, LENGTH + 5])
+def test_chunks_of_a_length_that_the_graph_leaves_open(chunk_size):
+    expected, plain = pass_of(is_dynamic=True)
+    found, chunked = pass_of(is_dynamic=True, attention_chunk_size=chunk_size)
+    assert_same(found, expected)
+    loops = {"While", "StatelessWhile"}
+    assert loops & set(chunked) and not loops & set(plain)
+
+
 def test_a_chunk_of_the_whole_length_is_plain_attention():
     expected, plain = pass_of()
     found, same = pass_of(attention_chunk_size=LENGTH)

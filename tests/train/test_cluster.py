@@ -35,6 +35,16 @@ def test_the_chief_comes_first(monkeypatch, job, task, index):
     assert found.name(1) == "worker 1 (b:1)"
 
 
+@pytest.mark.parametrize("job", ["ps", "evaluator"])
+@pytest.mark.parametrize("own", ["worker", "other"])
+def test_other_jobs_are_refused(monkeypatch, job, own):
+    """TensorFlow would wait for them."""
+    task = {"type": job if own == "other" else own, "index": 0}
+    text = json.dumps({"cluster": {job: ["a:1"], "worker": ["b:1"]}, "task": task})
+    with pytest.raises(UserError, match=f"TF_CONFIG lists the job {job}: only .chief"):
+        cluster(text, monkeypatch)
+
+
 def meet(facts, monkeypatch, timeout=20.0, delays=()):
     """What each of the workers that have facts raises, None for nothing."""
     texts = tf_configs(max(facts) + 1)

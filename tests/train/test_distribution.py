@@ -30,6 +30,12 @@ def test_one_device_needs_no_strategy():
     )
 
 
+def test_steps_of_workers_are_exact():
+    workers = distribution.create_strategy(config()).workers
+    assert workers.gather([2**24 + 1]).tolist() == [[2**24 + 1]]
+    assert workers.decide(count=2**31 + 1).count == 2**31 + 1
+
+
 @pytest.mark.parametrize(
     ("batch", "accumulation", "replicas", "fits"),
     [(8, 1, 1, True), (8, 2, 4, True), (8, 2, 8, False), (8, 4, 4, False)],

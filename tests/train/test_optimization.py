@@ -142,6 +142,25 @@ def test_generator_with_its_own_rate_and_norm(jit):
     assert_close(variables, expected)
 
 
+def test_the_generators_peak_is_that_of_each_phase():
+    """Its rate stays as it is where the others' rises."""
+    steps = {0.01: 8, 0.04: STEPS - 8}  # by learning rate
+    config = tiny_config(
+        phases=[{"num_train_steps": n, "learning_rate": r} for r, n in steps.items()],
+        num_train_steps=STEPS,
+        generator_learning_rate=0.002,
+        schedule="constant",
+        num_warmup_steps=0,
+    )
+    saved = keras.optimizers.serialize(create_optimizer(config))
+    variables, gradients = make_variables(), make_gradients(0.02)
+    run(keras.optimizers.deserialize(saved), variables, gradients)
+    index = list(SHAPES).index("generator_predictions/output_bias")
+    expected = make_variables()[index]
+    run(AdamWeightDecay(0.002), [expected], [[step[index]] for step in gradients])
+    np.testing.assert_allclose(variables[index], expected, atol=2e-6)
+
+
 def test_layerwise_factors():
     factor = LayerwiseDecay(0.5, 2)
     paths = [p for p in SHAPES if not p.startswith("generator_predictions")]
