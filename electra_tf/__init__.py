@@ -34,12 +34,17 @@ _MODULES = {
     "train_vocabulary": "api",
 }
 
+# Those that import Keras.
+_WITH_KERAS = ("model.encoder", "pretrain.pretraining", "train.optimization")
+
 __all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if _MODULES[name] in _WITH_KERAS:
+        startup.choose_backend()
     value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
     globals()[name] = value
     return value
@@ -47,7 +52,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
-
-
-startup.register_classes()
-startup.filter_import()

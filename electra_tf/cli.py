@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 
 from absl import app, flags
 
-from electra_tf import processes, startup
+from electra_tf import processes
 from electra_tf.console import open_closed_streams, printable, say
 from electra_tf.errors import (
     EXIT_CANNOT_WRITE,
@@ -82,7 +82,7 @@ def run(
     _module = main.__module__
     open_closed_streams()
     processes.end_with_parent()
-    startup.in_script = True
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     # Saves the search for cycles at the end, which takes a second.
     atexit.register(gc.freeze)
     app.run(

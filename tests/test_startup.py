@@ -1,78 +1,86 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Output of TensorFlow while it is imported: only notices are dropped."""
+"""Imports of the package, and the backend of Keras."""
 
-import contextlib
-import importlib.util
+import json
 import os
-import signal
 import subprocess
 import sys
+import types
 
 import pytest
 
 from electra_tf import startup
+from electra_tf.errors import UserError
 from tests.helpers.runs import ROOT
 
-NOTICE = "I0000 cudart_stub.cc:31] Could not find cuda drivers on your machine\\n"
-# Stands in for TensorFlow: writes as its C++ code does.
-TENSORFLOW = f"""
-import os, signal, types
-os.write(2, b"{NOTICE}E0000 the driver is too old\\n")
-os.write(2, b"{NOTICE}F0000 check failed: no newline at the end")
-{{end}}
-config = types.SimpleNamespace(list_physical_devices=lambda: [])
+# Fails if importing the package has started, installed or changed anything.
+NOTHING_ELSE = """
+import os, sys
+before = list(sys.meta_path), sys.stdin, sys.stdout, sys.stderr, dict(os.environ)
+descriptors = os.listdir("/proc/self/fd")
+sys.executable = "/nowhere/python"
+import electra_tf
+assert "keras" not in sys.modules and "tensorflow" not in sys.modules
+after = list(sys.meta_path), sys.stdin, sys.stdout, sys.stderr, dict(os.environ)
+assert before == after and descriptors == os.listdir("/proc/self/fd")
+import tensorflow
 """
-PRINTED = "E0000 the driver is too old\nF0000 check failed: no newline at the end\n"
 
 
-SCRIPT = "from electra_tf import startup\nstartup.import_tensorflow()\n"
-USERS = "import electra_tf, tensorflow\n"
-
-
-def start(folder, end, program):
-    (folder / "tensorflow.py").write_text(TENSORFLOW.format(end=end))
+def python(code, **env):
+    env = {"KERAS_BACKEND": "", **env}
     return subprocess.run(
-        [sys.executable, "-c", program + "import sys; print('after', file=sys.stderr)"],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(folder)},
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **env},
         capture_output=True,
         text=True,
-        timeout=120,
         check=False,
     )
 
 
-@pytest.mark.parametrize("program", [SCRIPT, USERS], ids=["script", "users"])
+def test_importing_the_package_does_nothing_else():
+    done = python(NOTHING_ELSE)
+    assert done.returncode == 0, done.stderr
+
+
+MODEL = str(ROOT / "examples" / "novels_model")
+DETECT = ["", "detect", "--model", MODEL, "--input", str(ROOT / "README.md")]
+
+
 @pytest.mark.parametrize(
-    ("end", "code", "stderr"),
+    "call",
     [
-        ("os.abort()", -signal.SIGABRT, PRINTED),
-        ("os._exit(3)", 3, PRINTED),
-        ("", 0, f"{PRINTED}after\n"),
-        ("raise ImportError('libcudart.so is missing')", 1, f"{PRINTED}Traceback"),
+        "import electra_tf; electra_tf.ElectraPretrainer",
+        "from electra_tf import TextEncoder",
+        f"import electra_tf; electra_tf.load({MODEL!r})",
+        f"from electra_tf.commands import run; run('infer', {DETECT})",
     ],
+    ids=["class", "layer", "load", "script"],
 )
-def test_only_notices_are_dropped(tmp_path, program, end, code, stderr):
-    done = start(tmp_path, end, program)
-    assert done.returncode == code and done.stderr.startswith(stderr)
-    if code == 1:
-        assert "libcudart.so is missing" in done.stderr
-    else:
-        assert done.stderr == stderr
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_another_backend_is_refused_before_tensorflow(tmp_path, call, backend):
+    (tmp_path / "tensorflow.py").write_text("raise SystemExit('was imported')")
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    done = python(call, KERAS_BACKEND=backend, PYTHONPATH=path)
+    message = (
+        f"electra_tf needs Keras's TensorFlow backend, but KERAS_BACKEND is {backend}."
+    )
+    assert done.stderr.splitlines()[-1].endswith(message), done.stderr
+    if "commands" in call:
+        assert (done.stderr, done.returncode) == (f"error: {message}\n", 2)
 
 
-def test_callback_after_an_import_that_follows_a_lookup(tmp_path, monkeypatch):
-    (tmp_path / "looked_for.py").write_text("value = 1")
-    monkeypatch.syspath_prepend(tmp_path)
-    seen = []
+def test_keras_imported_with_another_backend_is_refused(monkeypatch):
+    backend = types.SimpleNamespace(backend=lambda: "jax")
+    monkeypatch.setitem(sys.modules, "keras", types.SimpleNamespace(backend=backend))
+    with pytest.raises(UserError, match="backend of the imported keras is jax"):
+        startup.choose_backend()
 
-    @contextlib.contextmanager
-    def context():
-        yield
-        seen.append(sys.modules["looked_for"].value)
 
-    finder = startup._OnImport("looked_for", context)
-    sys.meta_path.insert(0, finder)
-    assert importlib.util.find_spec("looked_for") and not seen
-    assert importlib.import_module("looked_for") and seen == [1]
-    assert finder not in sys.meta_path
+def test_the_default_of_keras_json_is_overridden(tmp_path):
+    (tmp_path / "keras.json").write_text(json.dumps({"backend": "jax"}))
+    code = "from electra_tf import TextEncoder"
+    done = python(
+        f"{code}; import keras; print(keras.config.backend())", KERAS_HOME=str(tmp_path)
+    )
+    assert done.stdout == "tensorflow\n", done.stderr

@@ -16,6 +16,7 @@ from electra_tf.commands import shared_flags
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.hparams import read_hparams
 from electra_tf.config.run import read_config
+from electra_tf.errors import UserError
 from electra_tf.finetune import run
 
 shared_flags.define_run(
@@ -43,6 +44,12 @@ flags.DEFINE_boolean(
 def main(argv: list[str]) -> int:
     """Runs all trials; returns the exit code."""
     given = {name: cli.FLAGS[name].value for name in run.Flags._fields}
-    file = read_config(cli.FLAGS.config)
-    hparams = FinetuningConfig.explicit(read_hparams(given["hparams"]), file)
+    file, typed = read_config(cli.FLAGS.config), read_hparams(given["hparams"])
+    hparams = FinetuningConfig.explicit(typed, file)
+    named = [name for name in hparams.get("task_names", ()) if ":" in name]
+    if named and "task_names" not in typed:  # The config may be a downloaded model's.
+        raise UserError(
+            f"--config: task {named[0]} is Python code, which is run only if --hparams "
+            "has it in task_names."
+        )
     return run.main(run.Flags(**given | {"hparams": hparams}))

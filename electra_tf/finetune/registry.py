@@ -94,27 +94,16 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 def make_tasks(
-    config: FinetuningConfig,
-    vocab: Vocabulary,
-    trained: Path | None = None,
-    reads_data: bool = True,
+    config: FinetuningConfig, vocab: Vocabulary, trained: Path | None = None
 ) -> list[Task]:
     """The tasks that `task_names` names, their data checked as far as it was read.
 
-    Args:
-      trained: the directory of the fine-tuned model that is not trained further; what
-        it was trained for rules over the data, above all the names of labels.
-      reads_data: false where the tasks' own files are not needed.
-
     Raises `UserError` for an unknown name, with the nearest known one, and for a task
-    that is not the one of the model.
+    that is not the one of the model; see `make_task`.
     """
-    stored = {facts.name: facts for facts in read_facts(trained)} if trained else {}
-    settings = resolve_settings(vocab, do_lower_case=config.do_lower_case)
-    tokenizer = Tokenizer(vocab, *settings)
     named: dict[str, Task] = {}
     for name in config.task_names:
-        task = _make_task(name, config, tokenizer, reads_data)
+        task = make_task(name, config, vocab, trained)
         if task.name in named:
             raise UserError(f"task_names: two tasks are called {task.name!r}.")
         named[task.name] = task
@@ -124,11 +113,7 @@ def make_tasks(
                 f"{task.name} has questions without an answer: set joint_prediction to "
                 "false, or answerable_classifier to true."
             )
-        task.stored = stored.get(task.name)
-        if trained:
-            check_trained_for(trained, [task])
-        if reads_data:
-            task.check()
+        task.check()
     kinds = {name: task.head.kind for name, task in named.items()}
     weighted = {n for n, t in named.items() if isinstance(t, TextTask) and t.labels}
     if wrong := config.class_weights.keys() - weighted:
@@ -142,6 +127,32 @@ def make_tasks(
             f"{', '.join(kinds.values())}."
         )
     return [*named.values()]
+
+
+def make_task(
+    name: str,
+    config: FinetuningConfig,
+    vocab: Vocabulary,
+    trained: Path | None = None,
+    reads_data: bool = True,
+) -> Task:
+    """One task by its name in `task_names`.
+
+    A name "module:Class" is imported: it must be what the user typed, never what a
+    model directory names.
+
+    Args:
+      trained: the directory of the fine-tuned model that is not trained further; what
+        it was trained for rules over the data, above all the names of labels.
+      reads_data: false where the task's own files are not needed.
+    """
+    settings = resolve_settings(vocab, do_lower_case=config.do_lower_case)
+    task = _make_task(name, config, Tokenizer(vocab, *settings), reads_data)
+    if trained:
+        stored = {facts.name: facts for facts in read_facts(trained)}
+        task.stored = stored.get(task.name)
+        check_trained_for(trained, [task])
+    return task
 
 
 def originals_with_data(config: FinetuningConfig) -> list[str]:

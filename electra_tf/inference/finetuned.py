@@ -29,7 +29,7 @@ from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.finetune import preprocessing, registry
 from electra_tf.finetune.inputs import Input, Source, shown
 from electra_tf.finetune.results import hparams_in
-from electra_tf.finetune.task import Task, TaskFacts, facts_of, read_facts
+from electra_tf.finetune.task import FACTS_FILE, Task, TaskFacts, read_facts
 from electra_tf.inference.model import Predictor
 from electra_tf.inference.scoring import chunks
 from electra_tf.interop import huggingface, readers
@@ -266,8 +266,12 @@ def read_trial(
     hparams["vocab_file"] = vocab_file or _vocabulary(folder, hparams, default)
     config = FinetuningConfig.from_hparams(data_dir, model_name, hparams)
     vocab = Vocabulary.load(config.vocab_file)
-    facts = read_facts(folder)
-    facts = facts or [facts_of(t) for t in registry.make_tasks(config, vocab)]
+    if not (facts := read_facts(folder)):
+        raise UserError(
+            f"{folder / FACTS_FILE}, which names the labels of its tasks, is missing: "
+            "copy it again.",
+            EXIT_DAMAGED,
+        )
     found = readers.find(str(folder), silent)
     found.check(config, vocab, FINETUNE)
     startup.import_tensorflow()
@@ -344,10 +348,19 @@ class TaskPredictor(Predictor):
 
 
 def predictor_of(
-    trained: FinetunedModel, folder: Path, task: str | None
+    trained: FinetunedModel, folder: Path, name: str | None
 ) -> TaskPredictor:
-    """The predictor for one of a trial's tasks; None: the first."""
+    """The predictor for one of a trial's tasks; None: the first.
+
+    Raises `UserError` if only the trial names a module whose class is the task.
+    """
     config = trained.config
-    tasks = registry.make_tasks(config, trained.vocab, folder, reads_data=False)
-    number = config.task_names.index(task) if task else 0
-    return TaskPredictor(trained, tasks[number], number)
+    number = config.task_names.index(name) if name else 0
+    if name is None and ":" in config.task_names[0]:
+        raise UserError(
+            f"{folder}: its task {config.task_names[0]} is Python code, which is run "
+            "only if you name it by --task, --what or task=."
+        )
+    name = config.task_names[number]
+    task = registry.make_task(name, config, trained.vocab, folder, reads_data=False)
+    return TaskPredictor(trained, task, number)

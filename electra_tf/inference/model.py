@@ -30,7 +30,7 @@ from electra_tf.inference.scoring import (
     windows_of,
 )
 from electra_tf.text import tokenization
-from electra_tf.text.tokenization import Tokenizer, each_text
+from electra_tf.text.tokenization import Tokenizer, each_text, refuse_table
 from electra_tf.text.vocabulary import MASK, Vocabulary
 
 if TYPE_CHECKING:
@@ -421,6 +421,7 @@ class Predictor(Model, abc.ABC):
         """
         inputs = plain(inputs) if hasattr(inputs, "ndim") else inputs
         inputs = [inputs] if isinstance(inputs, str | bytes | Mapping) else inputs
+        refuse_table(inputs)
         objects = (self._object(number, one) for number, one in enumerate(inputs))
         return list(self.rows(self.read_inputs(Source.of_objects(objects))))
 

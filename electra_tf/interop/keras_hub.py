@@ -101,12 +101,7 @@ def _write_encoder(
 
     network = network.encoder()
     shape, width = network.shape, network.shape.hidden_size
-    backbone = keras_hub.models.ElectraBackbone(
-        **{theirs: getattr(shape, ours) for theirs, ours in _FIELDS.items()},
-        embedding_dim=network.embedding_size,
-        dtype="float32",
-        name="electra_backbone",
-    )
+    backbone = _new_backbone(shape, network.embedding_size)
     names = _names(shape)
     theirs = networks.renamed(network.tensors, names, stored.origin)
     theirs[_POOLER + "kernel"] = np.eye(width, dtype=np.float32)
@@ -213,16 +208,31 @@ def read_network(folder: Path, shape: ModelConfig | None = None) -> Network:
 
 
 def _backbone_in(folder: Path):
-    """KerasHub's model of a preset directory; `UserError` (65) for damaged files."""
-    import keras_hub
+    """KerasHub's model with the weights of a preset directory.
 
+    It is built from the sizes alone: `from_preset` also makes whatever objects
+    config.json names. Raises `UserError` (65) for damaged files.
+    """
     if not (folder / WEIGHTS).is_file():
         raise UserError(f"{folder / WEIGHTS} is missing.", EXIT_DAMAGED)
+    backbone = _new_backbone(*_shape_in(folder))
     try:
-        return keras_hub.models.ElectraBackbone.from_preset(str(folder))
+        backbone.load_weights(str(folder / WEIGHTS))
     except Exception as error:  # It fails in many ways on damaged files.
         message = f"{folder} cannot be read: {reason_of(error)}\nCopy it again."
         raise UserError(message, EXIT_DAMAGED) from None
+    return backbone
+
+
+def _new_backbone(shape: ModelConfig, embedding_size: int):
+    import keras_hub
+
+    return keras_hub.models.ElectraBackbone(
+        **{theirs: getattr(shape, ours) for theirs, ours in _FIELDS.items()},
+        embedding_dim=embedding_size,
+        dtype="float32",
+        name="electra_backbone",
+    )
 
 
 def _shape_in(folder: Path) -> tuple[ModelConfig, int]:

@@ -56,7 +56,7 @@ _OTHERS = {
     ),
     r".*\.keras": (
         "{0} is a model saved by Keras: keras.saving.load_model reads it, after "
-        "`import electra_tf`."
+        "`from electra_tf import ElectraPretrainer, TextEncoder`."
     ),
     r"checkpoint-\d+": "{1} is the output of a Trainer: give one, such as {0}.",
 }

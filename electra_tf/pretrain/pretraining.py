@@ -40,6 +40,7 @@ from electra_tf.pretrain.objectives import (
     objective_class,
 )
 from electra_tf.text.vocabulary import Vocabulary
+from electra_tf.train import optimization  # noqa: F401 - registered with Keras
 from electra_tf.train.reporting import Metric, Ratio
 
 

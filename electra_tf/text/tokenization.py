@@ -19,7 +19,7 @@ import array
 import bisect
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -210,6 +210,7 @@ def each_text(texts: Any) -> Iterator[str]:
 
     Raises UserError, with its number, for anything else.
     """
+    refuse_table(texts)
     texts = texts.numpy() if hasattr(texts, "numpy") else texts
     texts = texts.ravel() if isinstance(texts, np.ndarray) else texts
     for number, text in enumerate([texts] if isinstance(texts, str | bytes) else texts):
@@ -217,6 +218,14 @@ def each_text(texts: Any) -> Iterator[str]:
         if not isinstance(text, str | bytes):
             raise UserError(f"text {number} is {text!r:.40}, which is not a str.")
         yield _to_text(text)
+
+
+def refuse_table(values: Any) -> None:
+    """Raises UserError for a dict or a DataFrame, which yield the names of columns."""
+    if isinstance(values, Mapping) or hasattr(values, "columns"):
+        raise UserError(
+            f"a {type(values).__name__} is a table, no list: give one of its columns."
+        )
 
 
 def basic_tokenize(text: str, config: TokenizerConfig) -> list[str]:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Methods of loaded models of every kind, and errors for missing parts."""
 
+import collections
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -68,6 +70,23 @@ def test_texts_may_be_bytes_or_tensors(model):
         model.encode(["w1", 5])
 
 
+class DataFrame:
+    """Yields the names of its columns, as that of pandas."""
+
+    ndim, columns = 2, ["text", "label"]
+
+    def __iter__(self):
+        return iter(self.columns)
+
+
+@pytest.mark.parametrize("make", [dict, collections.UserDict, lambda _: DataFrame()])
+def test_a_table_is_not_a_list_of_texts(model, make):
+    table = make({"text": ["w1 w2", "w3"], "label": ["a", "b"]})
+    for method in (model.encode, model.detect, model.score, model.fill_mask):
+        with pytest.raises(electra_tf.UserError, match="give one of its columns"):
+            method(table)
+
+
 def test_transformers_computes_the_same(model, saved):
     torch, transformers = map(pytest.importorskip, ("torch", "transformers"))
     folder = saved / "discriminator"
@@ -128,6 +147,8 @@ def test_a_missing_part_is_named_with_models_that_have_it(
     if kind == "task":
         [folder] = (finetuned_own / "models/own/finetuning_models").iterdir()
         model = electra_tf.load(folder, task="reviews")
+        with pytest.raises(electra_tf.UserError, match="a DataFrame is a table"):
+            model.predict(DataFrame())
     elif kind in ("encoder", "discriminator"):
         names = {"encoder": "alone", "discriminator": "discriminator"}
         model = electra_tf.load(saved / names[kind])

@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models in a bucket, and beside another vocabulary."""
+"""Models in a bucket, beside another vocabulary, with a task of a module."""
 
+import contextlib
 from pathlib import Path
 
 import pytest
 import tensorflow as tf
 
+from electra_tf.errors import UserError
+from electra_tf.export import finetuned_task
+from electra_tf.export.request import ExportRequest
+from electra_tf.finetune.task import FACTS_FILE
 from electra_tf.inference import prediction
 from electra_tf.inference.finetuned import read_trial
 from electra_tf.interop import readers
@@ -69,3 +74,57 @@ def test_the_vocabulary_beside_the_pretrained_model(tmp_path):
     folder = Path(config.trial_dir(1))
     assert readers.find(folder, print).vocab_file == str(own)
     assert read_trial(folder, "cola").vocab.path == str(own)
+
+
+PAYLOAD = """
+import pathlib
+from electra_tf.finetune.classification import TextTask
+
+pathlib.Path(__file__).with_name("was_run").touch()
+
+
+class Texts(TextTask):
+    labels = ("0", "1")
+
+    def __init__(self, config, tokenizer):
+        super().__init__("cola", config, tokenizer)
+"""
+
+
+def test_a_model_directory_imports_no_module(tmp_path, monkeypatch):
+    """Only the call names a module whose class is the task."""
+    data = write_data(tmp_path)
+    config, _, _ = write_run(data, {"task_names": ["cola"]})
+    folder, name = Path(config.trial_dir(1)), "own_package.payload:Texts"
+    (folder / "own_package").mkdir()
+    (folder / "own_package" / "payload.py").write_text(PAYLOAD)
+    monkeypatch.syspath_prepend(folder)
+    text = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(text.replace('"cola"', f'"{name}"'))
+    request = ExportRequest("saved_model", "out", init_checkpoint=str(folder))
+    for read in (
+        lambda: prediction.load(folder),
+        lambda: prediction.load(folder, task="cola"),
+        lambda: prediction.load_predictor(str(folder)),
+        lambda: finetuned_task.task_of(request._replace(what="cola")),
+        lambda: readers.find(str(folder), print).read(),
+    ):
+        with contextlib.suppress(UserError):
+            read()
+    with pytest.raises(UserError, match="--task, --what or task="):
+        prediction.load(folder)
+    assert not list(folder.rglob("was_run"))
+    [row] = prediction.load(folder, task=name).predict(["the dog ran"])
+    assert row["label"] in ("0", "1") and list(folder.rglob("was_run"))
+
+
+def test_other_tasks_of_a_trial_are_not_made(tmp_path):
+    data = write_data(tmp_path)
+    config, _, _ = write_run(data, {"task_names": ["cola", "sts"]})
+    folder = Path(config.trial_dir(1))
+    text = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(text.replace('"sts"', '"no_such_module:X"'))
+    assert prediction.load(folder, task="cola").predict(["the dog ran"])
+    (folder / FACTS_FILE).unlink()
+    with pytest.raises(UserError, match=f"{FACTS_FILE}, .*is missing"):
+        prediction.load(folder, task="cola")

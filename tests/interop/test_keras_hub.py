@@ -4,6 +4,7 @@
 import json
 import shutil
 
+import keras
 import numpy as np
 import pytest
 
@@ -117,6 +118,26 @@ def test_foreign_preset_computes_the_same(copy):
     text = (again / "encoder" / "manifest.json").read_text()
     by = {check["read_by"] for check in json.loads(text)["verification"]}
     assert by == {"electra_tf", "keras_hub"}  # unchanged, without another GELU
+
+
+class Spy:
+    """Registered with Keras by the user's program."""
+
+    @classmethod
+    def from_config(cls, config):
+        raise SystemExit("config.json made an object")
+
+
+@pytest.mark.parametrize("place", ["dtype", "compile_config"])
+def test_config_of_a_preset_makes_no_objects(copy, monkeypatch, place):
+    registry = keras.saving.get_custom_objects()
+    monkeypatch.setitem(registry, "user>Spy", Spy)
+    spy = {"class_name": "Spy", "registered_name": "user>Spy", "config": {}}
+    content = json.loads((copy / "config.json").read_text())
+    (content["config"] if place == "dtype" else content)[place] = spy
+    (copy / "config.json").write_text(json.dumps(content))
+    stored, _ = read(copy)
+    assert stored.config.embedding_size == content["config"]["embedding_dim"]
 
 
 def test_foreign_preset_that_computes_something_else_is_refused(copy, monkeypatch):

@@ -53,6 +53,16 @@ def trials_of(data, model, name):
     return json.loads(path.read_text())["trials"]
 
 
+def test_only_hparams_name_code_to_run(data, tmp_path):
+    """A --config may be the config.json of a downloaded model."""
+    (tmp_path / "payload.py").write_text("raise SystemExit('was run')")
+    (tmp_path / "config.json").write_text('{"task_names": ["payload:X"]}')
+    flags = ("--data-dir", data, "--model-name", "m")
+    flags += ("--config", tmp_path / "config.json")
+    run = run_script("run_finetuning.py", *map(str, flags))
+    refused(run, 2, "payload:X", "--hparams")
+
+
 # One model of several tasks.
 
 
