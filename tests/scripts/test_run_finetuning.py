@@ -13,7 +13,7 @@ import tensorflow as tf
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.lock import Lock
 from tests.helpers.forked_runs import metrics_of
-from tests.helpers.runs import NO_DROPOUT
+from tests.helpers.runs import NO_DROPOUT, run_script
 from tests.helpers.tiny_finetuning import TINY, fork, write_data
 
 TASKS = ["cola", "sts", "chunk"]
