@@ -110,15 +110,13 @@ def main(_):
 
 def check_compilable(config: PretrainingConfig) -> None:
     """Raises `UserError` for more than one step, or more kinds of draws."""
-    draws = config.random_token_share or config.rare_mask_power or config.word_list
-    draws = draws or config.electra_15_positions == "other"
+    draws = config.random_token_share or config.word_list
     is_more = config.gradient_accumulation_steps > 1 or len(config.run_phases()) > 1
-    if draws or is_more or config.objective == "electra_sentence":
+    if draws or is_more:
         raise UserError(
             "one step without draws of its own is compiled: leave out "
-            "gradient_accumulation_steps, phases, random_token_share, rare_mask_power, "
-            "word_list, electra_15_positions and the objectives two_stage and "
-            "electra_sentence."
+            "gradient_accumulation_steps, phases, random_token_share, word_list and "
+            "the objective two_stage."
         )
 
 

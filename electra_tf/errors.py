@@ -26,7 +26,7 @@ class Left(NamedTuple):
     Attributes:
       message: the version it left in, and what to use instead.
       default: of a hparam: its former default, which saved configs hold and which is
-        dropped without a word.
+        dropped without a word; a tuple: any of several.
     """
 
     message: str
@@ -35,6 +35,10 @@ class Left(NamedTuple):
 
 # "--flag", "hparam" or "hparam value", as CHANGELOG.md lists them.
 _FILTER = Left("left in version 0.2: filter with datatrove first (docs/corpora.md)")
+_MEASURED = (
+    "left in version 0.2: it did not pay (docs/measurements/experiments.md); commit "
+    "29150232 has its code"
+)
 LEFT: dict[str, Left] = {
     "--min-document-chars": _FILTER,
     "--min-letters": _FILTER,
@@ -46,6 +50,15 @@ LEFT: dict[str, Left] = {
         "left in version 0.2: fine-tune from each checkpoint in a shell loop "
         "(docs/fine_tuning_reference.md)"
     ),
+    "contrastive_weight": Left(_MEASURED, 0.0),
+    "contrastive_group": Left(_MEASURED, (32, 4)),  # 4: of debug
+    "generator mixture": Left(_MEASURED),
+    "objective electra_sentence": Left(_MEASURED),
+    "sentence_weight": Left(_MEASURED, 1.0),
+    "intact_share": Left(_MEASURED, 0.2),
+    "rare_mask_power": Left(_MEASURED, 0.0),
+    "electra_15_positions": Left(_MEASURED, "masked"),
+    "unigram_share": Left(f'{_MEASURED}. "generator": "unigram" did', 0.0),
 }
 
 

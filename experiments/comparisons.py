@@ -47,8 +47,7 @@ _RECIPES = {
     "Disentangled embeddings": {"embedding_sharing": "disentangled"},
 }
 # ELECTRA's successors: replacements from easy to hard, a generator of its own rate.
-_SHARE, _TEMPERATURE = {"unigram_share": 1.0}, {"temperature_start": 4.0}
-_LINEAR, _SMALL = {"curriculum_decay": "linear"}, {"generator_hidden_size": 0.125}
+_TEMPERATURE = {"temperature_start": 4.0}
 _UNIGRAM, _QUARTER = {"generator": "unigram"}, {"mask_prob": 0.25}
 _CORRECTIVE, _CHOICE = {"objective": "corrective_lm"}, {"objective": "multi_choice"}
 _MANY = {"mask_prob": 0.4}
@@ -60,15 +59,10 @@ _SUCCESSORS = {
     "Corrective LM, unigram": _CORRECTIVE | _UNIGRAM,
     "Corrective LM, unigram, 25 % masked": _CORRECTIVE | _UNIGRAM | _QUARTER,
     "Corrective LM, unigram, 40 % masked": _CORRECTIVE | _UNIGRAM | _MANY,
-    "Corrective LM, contrast": _CORRECTIVE | {"contrastive_weight": 1.0},
-    "Mixture": {"generator": "mixture"},
     "Multi-choice": _CHOICE,
     "Multi-choice, unigram, 40 % masked": _CHOICE | _UNIGRAM | _MANY,
-    "Unigram share": _SHARE,
-    "Unigram share, linear": _SHARE | _LINEAR,
-    "Unigram share, linear, generator 1/8": _SHARE | _LINEAR | _SMALL,
     "Temperature 4 to 1": _TEMPERATURE,
-    "Temperature 4 to 1, linear": _TEMPERATURE | _LINEAR,
+    "Temperature 4 to 1, linear": _TEMPERATURE | {"curriculum_decay": "linear"},
     "Generator's rate 1/4": {"generator_learning_rate": 1.25e-4, "clip_by": "network"},
     "Generator's rate 4": {"generator_learning_rate": 2e-3, "clip_by": "network"},
     "ELECTRA": {},

@@ -16,14 +16,13 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from electra_tf.config.hparams import identity, show
-from electra_tf.errors import UserError
+from electra_tf.errors import LEFT, UserError
 
 # The objectives in which the main network reads what any generator put in the text.
-_ANY = ("electra", "electra_15", "electra_sentence", "replace_mlm", "all_tokens_mlm")
+_ANY = ("electra", "electra_15", "replace_mlm", "all_tokens_mlm")
 _ANY += ("corrective_lm", "multi_choice")
 ENCODER = "electra"  # the scope of the main network's encoder
 MASKED_LM_HEAD = "generator_predictions"
-MIXTURE_GATE = "generator_mixture"
 
 
 class GeneratorKind(NamedTuple):
@@ -36,7 +35,6 @@ class GeneratorKind(NamedTuple):
       is_original: whether the original has it.
       encoders: scopes of its encoders' weights.
       head: scope of its other weights, None if it has none.
-      gate: scope of the weights that mix its depths, None if it has one depth.
       needs_token_counts: whether it needs the count of each token in the data.
       predicts: the share of positions that its softmax over the vocabulary is computed
         at: "masked", "all" or "none".
@@ -47,7 +45,6 @@ class GeneratorKind(NamedTuple):
     is_original: bool = True
     encoders: tuple[str, ...] = ()
     head: str | None = None
-    gate: str | None = None
     predicts: str = "none"
     needs_token_counts: bool = False
 
@@ -59,12 +56,7 @@ class GeneratorKind(NamedTuple):
     @property
     def scopes(self) -> set[str]:
         """The scopes of all weights that are the generator's alone."""
-        return {*self.encoders, *filter(None, [self.head, self.gate])} - {ENCODER}
-
-
-def mixture_depths(layers: int) -> tuple[int, ...]:
-    """After which of its layers a mixture predicts: a half, three quarters, all."""
-    return tuple(sorted({-(-layers // 2), -(-3 * layers // 4), layers}))
+        return {*self.encoders, *filter(None, [self.head])} - {ENCODER}
 
 
 def original_of_generator(name: str) -> dict[str, bool]:
@@ -79,15 +71,6 @@ GENERATORS = {
         (*_ANY, "two_stage", "adversarial", "frozen_generator"),
         encoders=("generator",),
         head=MASKED_LM_HEAD,
-        predicts="masked",
-    ),
-    "mixture": GeneratorKind(
-        "MixtureGenerator",
-        ("electra", "corrective_lm", "multi_choice"),
-        is_original=False,
-        encoders=("generator",),
-        head=MASKED_LM_HEAD,
-        gate=MIXTURE_GATE,
         predicts="masked",
     ),
     "tied": GeneratorKind(
@@ -124,10 +107,8 @@ def by_scopes(scopes: set[str]) -> str:
 DISCRIMINATOR_HEAD = "discriminator_predictions"
 TOKEN_HEAD = "token_predictions"
 BASELINE = "generator_baseline"
-SENTENCE_HEAD = "sentence_predictions"
 CORRECTION_HEAD = "correction_predictions"
 SELECTION_HEAD = "selection_predictions"
-CONTRAST_HEAD = "contrast_head"  # of any objective with contrastive_weight
 
 
 class ObjectiveKind(NamedTuple):
@@ -190,9 +171,6 @@ OBJECTIVES = {
         "electra_variants:Adversarial",
         presets={"repeated_masks": "fixed"},
         heads=(DISCRIMINATOR_HEAD, BASELINE),
-    ),
-    "electra_sentence": ObjectiveKind(
-        "electra_variants:ElectraSentence", heads=(DISCRIMINATOR_HEAD, SENTENCE_HEAD)
     ),
     "electra_15": ObjectiveKind("electra_variants:Electra15"),
     "replace_mlm": ObjectiveKind(
@@ -260,12 +238,15 @@ def translated(
 ) -> dict[str, Any]:
     """The hparams with what the original's booleans stand for in place of these.
 
+    Without those that have left, which checkpoints of earlier versions hold.
+
     Args:
       config: translated hparams that these override; kept where nothing contradicts.
 
     Raises a UserError for objective, generator and booleans that contradict each other.
     """
-    result = {name: v for name, v in hparams.items() if name not in ORIGINAL_NAMES}
+    gone = ORIGINAL_NAMES | LEFT.keys()
+    result = {name: v for name, v in hparams.items() if name not in gone}
     names = ORIGINAL_NAMES | _BOOLEANS.keys()
     given = {n: v for n, v in {**config, **hparams}.items() if n in names}
     contradiction = " and ".join(

@@ -65,7 +65,6 @@ DEBUG_PRESET = {
     "eval_batch_size": 4,
     "iterations_per_loop": 1,
     "num_eval_steps": 2,
-    "contrastive_group": 4,
 }
 
 # Settings that each phase has (the run has those of the last); settings that a phase
@@ -75,10 +74,7 @@ PHASE_SETTINGS = (
     *("gradient_accumulation_steps", "learning_rate", "num_warmup_steps"),
     *("schedule", "lr_decay_power", "decay_proportion"),
 )
-PHASE_INSTEAD = (
-    *("mask_prob", "temperature", "temperature_start", "unigram_share"),
-    "sampling_alpha",
-)
+PHASE_INSTEAD = ("mask_prob", "temperature", "temperature_start", "sampling_alpha")
 _PHASE_PLACES = ("pretrain_tfrecords", "eval_tfrecords")
 
 
@@ -101,20 +97,17 @@ _SIZE: Any = {"applies_to": _OWN_ENCODERS, "if_idle": "ignore"}
 _LEARNS, _SAMPLES = _without("frozen_generator"), _without("mlm", "two_tower")
 _OWN_LEARNS = _OWN_ENCODERS | _LEARNS
 _LOGITS = _SAMPLES | {"generator": [*(GENERATORS.keys() - {"uniform"})]}
-_MASKS_SOME, _RARE = _without("two_tower"), _without("electric", "two_tower")
+_MASKS_SOME = _without("two_tower")
 _TOKENS = _objectives("corrective_lm", "multi_choice")
 _CHOICE = _objectives("multi_choice")
-_DETECTION = ("electra", "electra_15", "electra_sentence", "frozen_generator")
-_CONTRAST = _objectives(*_DETECTION, "corrective_lm", "multi_choice")
-_FROZEN, _ELECTRA_15 = _objectives("frozen_generator"), _objectives("electra_15")
-_SENTENCE, _STAGES = _objectives("electra_sentence"), _objectives("two_stage")
+_FROZEN, _STAGES = _objectives("frozen_generator"), _objectives("two_stage")
 _DISCRIMINATOR = _objectives(
     *(name for name, kind in OBJECTIVES.items() if DISCRIMINATOR_HEAD in kind.heads)
 )
 _WSD, _POLYNOMIAL = {"schedule": ["wsd"]}, {"schedule": ["original", "polynomial"]}
 # Not Electric, whose loss is made of the q that its samples are drawn from.
 _CURRICULUM = _without("mlm", "electric", "two_tower", "adversarial") | _generators(
-    lambda kind: kind.predicts != "none" and kind.gate is None
+    lambda kind: kind.predicts != "none"
 )
 
 
@@ -189,26 +182,8 @@ class PretrainingConfig(RunConfig):
     random_token_share: float = setting(
         0.0, "Share that becomes a random token; the rest stays.", SHARE, _MASKING
     )
-    rare_mask_power: float = setting(
-        0.0, "Mask tokens in proportion to count ** -power.", ">= 0 and <= 2", _RARE
-    )
-    intact_share: float = setting(
-        0.2, "Sequences that stay intact.", ">= 0 and < 1", _SENTENCE
-    )
-    sentence_weight: float = setting(
-        1.0, "Weight of the loss on whole sequences.", ">= 0", _SENTENCE
-    )
     token_weight: float = setting(1.0, "Weight of the loss of tokens.", "> 0", _TOKENS)
     num_candidates: int = setting(5, "Tokens to choose from.", ">= 2", _CHOICE)
-    contrastive_weight: float = identity(
-        0.0, "Weight of the loss on cropped sequences.", ">= 0", _CONTRAST
-    )
-    contrastive_group: int = setting(
-        32, "Sequences that are contrasted with each other.", ">= 2"
-    )
-    electra_15_positions: str = setting(
-        "masked", "Tokens to learn from.", ("masked", "other"), _ELECTRA_15
-    )
     stage_one_steps: int | None = identity(
         None, "Steps of stage one; null: half.", ">= 1", _STAGES
     )
@@ -303,11 +278,8 @@ class PretrainingConfig(RunConfig):
     temperature_start: float | None = setting(
         None, "Temperature at the first step.", "> 0", _CURRICULUM
     )
-    unigram_share: float = setting(
-        0.0, "Samples by word frequency at first.", SHARE, _CURRICULUM
-    )
     curriculum_decay: str = setting(
-        "exponential", "How the two above fall.", ("exponential", "linear"), _CURRICULUM
+        "exponential", "How it falls.", ("exponential", "linear"), _CURRICULUM
     )
     generator_dropout: float | None = setting(
         None, "null: the discriminator's.", ">= 0 and < 1", _OWN_ENCODERS
@@ -341,11 +313,6 @@ class PretrainingConfig(RunConfig):
     def max_predictions_per_seq(self) -> int:
         """The number of masked-position slots per sequence."""
         return max_predictions_per_seq(self.mask_prob, self.max_seq_length)
-
-    @property
-    def sequences_together(self) -> int:
-        """How many sequences of a batch must be on one device at one time."""
-        return self.contrastive_group if self.contrastive_weight else 1
 
     @property
     def needs_token_counts(self) -> bool:
@@ -503,10 +470,7 @@ class PretrainingConfig(RunConfig):
         implied = SIZE_PRESETS[explicit.get("model_size", "small")]
         implied = implied | {"generator": kind.generator}
         implied |= kind.presets | kind.needs
-        if (
-            explicit.get("mask_unit") == "word"
-            or explicit.get("generator") == "mixture"
-        ):
+        if explicit.get("mask_unit") == "word":
             implied["repeated_masks"] = "fixed"
         return implied | (DEBUG_PRESET if explicit.get("debug") else {})
 
@@ -611,19 +575,14 @@ def _conflicts(c: PretrainingConfig) -> Iterator[tuple[str, str]]:
     # 0.7 and 0.3 pass, whatever their rounding.
     if c.mask_token_share + c.random_token_share > 1 + 1e-9:
         yield "mask_token_share random_token_share", "together they are at most 1"
-    distinct = {"objective": "adversarial", "generator": "mixture", "mask_unit": "word"}
+    distinct = {"objective": "adversarial", "mask_unit": "word"}
     needing = [name for name, value in distinct.items() if getattr(c, name) == value]
-    needing += ["rare_mask_power"] if c.rare_mask_power else []
     if needing and c.repeated_masks != "fixed":
         reason = 'no position may be drawn twice.\nSet "repeated_masks": "fixed"'
         yield f"{needing[0]} repeated_masks", reason
-    if c.rare_mask_power and c.mask_unit == "word":
-        yield "rare_mask_power mask_unit", "the frequencies are those of tokens"
-    reason = "samples must be of the generator's own distribution"
     if c.objective == "adversarial" and c.disallow_correct:
+        reason = "samples must be of the generator's own distribution"
         yield "objective disallow_correct", reason
-    if c.generator == "mixture" and (c.temperature != 1 or c.disallow_correct):
-        yield "generator temperature disallow_correct", reason
     if c.embedding_sharing == "disentangled" and c.generator != "masked_lm":
         reason = "it needs a discriminator beside a\ngenerator that is a masked LM"
         yield "embedding_sharing objective generator", reason

@@ -49,13 +49,11 @@ _BATCH = 32  # windows that are corrupted together
 def methods_of(pretrainer: ElectraPretrainer) -> list[str]:
     """The scoring methods of a model, the best one first."""
     offered = {pretrainer.objective.scoring, pretrainer.generator.scoring}
-    # The formula of electra_tt assumes that samples were drawn from q itself and that a
-    # token is one with probability `mask_prob`.
+    # The formula of electra_tt assumes that samples were drawn from q itself.
     settings = pretrainer.settings
     drawn = settings.temperature == 1 and not settings.disallow_correct
-    evenly = pretrainer.objective.masks_evenly and not settings.rare_mask_power
     has_q = pretrainer.generator.log_q is not None and drawn
-    if "discriminator" in offered and has_q and evenly:
+    if "discriminator" in offered and has_q:
         offered.add("electra_tt")
     return [name for name in METHODS if name in offered]
 
@@ -179,9 +177,8 @@ class PretrainedModel(Model):
     def corrupt(self, texts: Any, seed: int = 0) -> list[list[TokenPrediction]]:
         """Lets the generator replace tokens as in training, and detects them.
 
-        Unlike in training, positions are distinct, `rare_mask_power` has no effect
-        (it needs the counts of the training data) and no text is left intact. Tokens
-        whose sample is the original stay as they are.
+        Unlike in training, positions are distinct. Tokens whose sample is the original
+        stay as they are.
         """
         if self._detect is None or not self.has_generator:
             raise self.lacks("corrupt")
@@ -245,8 +242,7 @@ class PretrainedModel(Model):
         from electra_tf.pretrain import masking
 
         settings = masking.MaskingSettings.of(self.config, self.vocab, words=words)
-        own = {"repeated_masks": "fixed", "intact_share": 0.0}
-        settings = dataclasses.replace(settings, **own)
+        settings = dataclasses.replace(settings, repeated_masks="fixed")
         output = self.pretrainer(masking.mask_batch(batch, seed, number, settings))
         return output.corrupted_ids, output.discriminated.probs
 

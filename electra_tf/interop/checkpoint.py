@@ -48,6 +48,7 @@ HEADS = (
 BY_TOKEN = ("/word_embeddings", "_predictions/output_bias", "/token_counts")
 BY_TOKEN += ("/word_embeddings_residual",)
 STEP, _TASKS = "global_step", "task_specific/"
+_LEFT = ("contrast_head/",)  # heads of earlier versions that nothing reads
 RESUME, EVALUATE, EXPORT = "resume", "evaluate", "export"
 WARM_START, FINETUNE = "warm start", "fine-tune"
 # Fields that do not count: how a model was trained, which does not matter to its
@@ -407,7 +408,7 @@ def weights_in(stored: StoredTensors, log: Log) -> dict[str, np.ndarray]:
             f"Note: {stored.origin}: {heads[0]} and the other fine-tuned heads do not "
             "belong to the pre-trained model."
         )
-    return {n: stored.get(n) for n in names if not n.startswith(_TASKS)}
+    return {n: stored.get(n) for n in names if not n.startswith((_TASKS, *_LEFT))}
 
 
 def fit_rows(

@@ -155,9 +155,7 @@ def find(
     if config.do_eval:
         parts = [config.phase_at(history.last_step_of(saved, config))]
     shards.check_tokenizers(parts, tokenizer)
-    shares = [phase.config.unigram_share for phase in parts]
-    counts_words = config.do_train and (config.rare_mask_power or any(shares))
-    if counts_words or config.needs_token_counts and not (saved or start.original):
+    if config.needs_token_counts and not (saved or start.original):
         record_index.token_count_files(shards.pattern_of(config))
     return start
 

@@ -95,13 +95,9 @@ class Embeddings(keras.layers.Layer):
         input_ids: tf.Tensor,
         segment_ids: tf.Tensor,
         seed: tf.Tensor | None = None,
-        shift: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        """`shift` [B, L, E] is added to the rows of the words."""
         length = tf.shape(input_ids)[1]
         words = self.rows("word_embeddings", input_ids)
-        if shift is not None:
-            words += shift
         segments = self.rows("token_type_embeddings", segment_ids)
         positions = self.table("position_embeddings")[:length]
         embedded = self.layer_norm(words + segments + positions)  # [B, L, E]
@@ -207,7 +203,6 @@ class Encoder(keras.layers.Layer):
         }
         self.hidden_size = hidden_size
         self.direction = direction
-        self.detached: tuple[int, ...] = ()  # Layers with no gradient to their input.
         self.transformer_layers = [
             TransformerLayer(
                 name=f"layer_{i}", dtype=self.dtype_policy, **self.settings
@@ -248,8 +243,6 @@ class Encoder(keras.layers.Layer):
         x = tf.reshape(embedded, [-1, self.hidden_size])
         outputs = []
         for number in range(len(self.transformer_layers)):
-            if number in self.detached:
-                x = tf.stop_gradient(x)
             x = self._call_layer(number, x, score_bias, seed)
             outputs.append(tf.reshape(x, shape))
         return outputs
@@ -325,7 +318,6 @@ class TextEncoder(keras.layers.Layer):
         segment_ids: tf.Tensor | None = None,
         seed: tf.Tensor | None = None,
         training: bool = False,
-        shift: tf.Tensor | None = None,
     ) -> EncoderOutput:
         """Encodes texts.
 
@@ -336,7 +328,6 @@ class TextEncoder(keras.layers.Layer):
           segment_ids: int32 [B, L]; None: one segment.
           seed: int32 [2], of dropout; None disables it.
           training: draws a seed if there is none.
-          shift: see Embeddings.
         """
         if isinstance(input_ids, dict):
             named = input_ids
@@ -349,7 +340,7 @@ class TextEncoder(keras.layers.Layer):
             segment_ids = tf.zeros_like(input_ids)
         if training and seed is None:
             seed = tf.random.uniform([2], maxval=tf.int32.max, dtype=tf.int32)
-        embedded = self.embeddings(input_ids, segment_ids, fold_in(seed, 0), shift)
+        embedded = self.embeddings(input_ids, segment_ids, fold_in(seed, 0))
         if self.embeddings_project is not None:
             shape = tf.shape(input_ids)
             flat = tf.reshape(embedded, [-1, self.embedding_size])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Variants of ELECTRA: other tokens, whole texts, stages, an adversarial generator.
+"""Variants of ELECTRA: fewer tokens, stages, an adversarial or frozen generator.
 
 Shapes: B batch, L length, N masked positions, V vocabulary, H width.
 """
@@ -15,98 +15,21 @@ from electra_tf.config.objectives import BASELINE
 from electra_tf.model.transformer_layer import initializer
 from electra_tf.pretrain import masking, metrics
 from electra_tf.pretrain.generators import weighted_mean
-from electra_tf.pretrain.objectives import Electra, Objective, count
+from electra_tf.pretrain.objectives import Electra, Objective
 
 
 class Electra15(Electra):
-    """ELECTRA whose loss counts the masked positions only, or as many of another draw.
-
-    Section 3.5 of the paper; its footnote has the other draw; where the discriminator
-    learned from unmasked positions alone, all its labels would be "original".
-    """
+    """ELECTRA whose loss counts the masked positions only (section 3.5)."""
 
     model = "an ELECTRA 15 %"
-    description = (
-        "ELECTRA 15 %: as ELECTRA, but it learned from as many tokens as are masked"
-    )
+    description = "ELECTRA 15 %: as ELECTRA, but it learned from the masked tokens only"
     # Its odds are those of the positions that it learned from: no log-probability.
     scoring = None
 
     def positions(self, inputs):
-        if self.settings.electra_15_positions == "other":
-            return inputs.other_weights
         length = tf.shape(inputs.input_ids)[1]
         masked = masking.positions_mask(inputs.masked_lm_positions, length)
         return tf.cast(masked, tf.float32)
-
-
-class Sentences(NamedTuple):
-    """The verdict at [CLS] on each sequence of a batch."""
-
-    logits: tf.Tensor  # float32 [B], log odds that it was corrupted
-    labels: tf.Tensor  # float32 [B], 1 where it was
-    losses: tf.Tensor  # float32 [B]
-    loss: tf.Tensor  # scalar: mean over the sequences of the global batch
-
-
-def judged(logits: tf.Tensor, is_replaced: tf.Tensor, total) -> Sentences:
-    """Binary cross-entropy of "was any token replaced?".
-
-    Args:
-      logits: float32 [B].
-      is_replaced: bool [B, L].
-      total: sequences of the global batch; None: those of this one.
-    """
-    labels = tf.cast(tf.reduce_any(is_replaced, axis=1), tf.float32)
-    losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
-    loss = weighted_mean(losses, tf.ones_like(losses), total)
-    return Sentences(logits, labels, losses, loss)
-
-
-class ElectraSentence(Electra):
-    """Replaced token detection, and a verdict on the whole input.
-
-    The sentence-level objective among the negative results of the ELECTRA paper
-    (appendix H): a share of the inputs stays intact, and a head at [CLS] predicts
-    which. As with tokens, samples that are the original corrupt nothing.
-    """
-
-    model = "an ELECTRA with a sentence objective"
-    description = (
-        "ELECTRA with a sentence-level objective: a generator replaced tokens of most "
-        "texts, the model learned which tokens and in which texts"
-    )
-    masks_evenly = False
-    metrics = (*Electra.metrics, *metrics.SENTENCE_METRICS)
-
-    def filled_positions(self, inputs):
-        positions = inputs.masked_lm_positions
-        if inputs.is_intact is None:
-            return positions
-        return tf.where(inputs.is_intact > 0, 0, positions)
-
-    def loss_weight(self, inputs):
-        """Tokens and sequences, float32 [2]."""
-        rows = tf.cast(tf.shape(inputs.input_ids)[0], tf.float32)
-        return tf.stack([super().loss_weight(inputs), rows])
-
-    def judge(self, model, hidden, text, total):
-        tokens, rows = (None, None) if total is None else tf.unstack(total)
-        found = super().judge(model, hidden, text, tokens)
-        logits = model.sentence_predictions(hidden[:, :1])[:, 0]
-        return found._replace(sentences=judged(logits, text.is_replaced, rows))
-
-    def total_loss(self, generated, discriminated):
-        loss = super().total_loss(generated, discriminated)
-        return loss + self.settings.sentence_weight * discriminated.sentences.loss
-
-    def sums(self, output, batch):
-        found = output.discriminated.sentences
-        right = (found.logits > 0) == (found.labels > 0)
-        return super().sums(output, batch) | {
-            "sentence_loss": tf.reduce_sum(found.losses),
-            "sentence_correct": count(right, tf.ones_like(found.losses)),
-        }
 
 
 class FrozenGenerator(Electra):

@@ -12,13 +12,7 @@ the forward pass, and looking up an embedding as a product with a one-hot vector
 
 import dataclasses
 
-from electra_tf.config.objectives import (
-    DISCRIMINATOR_HEAD,
-    GENERATORS,
-    OBJECTIVES,
-    SENTENCE_HEAD,
-    mixture_depths,
-)
+from electra_tf.config.objectives import DISCRIMINATOR_HEAD, GENERATORS, OBJECTIVES
 from electra_tf.config.pretraining import Phase, PretrainingConfig, read_hparams
 from electra_tf.config.run import NO_DATA, recipes
 from electra_tf.storage.files import line_writer
@@ -159,17 +153,9 @@ def _main_flops(config: PretrainingConfig) -> float:
     model = _encoder(config, config.model_config(), config.embedding_size)
     verdict = model.get_binary_classification_flops()
     total = model.get_encoder_flops() + verdict * (DISCRIMINATOR_HEAD in kind.heads)
-    if SENTENCE_HEAD in kind.heads:
-        total += verdict / model.s  # at [CLS] alone
     if kind.predicts == "candidates":
         model = dataclasses.replace(model, v=config.num_candidates)
-    total += _softmax_flops(model, kind.predicts)
-    if config.contrastive_weight:
-        # A second pass; views of a group are to the head at [CLS] as tokens to others.
-        views = dataclasses.replace(model, e=model.h, v=2 * config.contrastive_group)
-        views = dataclasses.replace(views, output_frac=2 / model.s)
-        total += model.get_encoder_flops() + views.get_embedding_flops(output=True)
-    return total
+    return total + _softmax_flops(model, kind.predicts)
 
 
 def _generator_flops(config: PretrainingConfig) -> float:
@@ -186,13 +172,7 @@ def _generator_flops(config: PretrainingConfig) -> float:
     # The outputs of several encoders are concatenated.
     head = dataclasses.replace(encoder, h=len(kind.encoders) * encoder.h)
     total = len(kind.encoders) * encoder.get_encoder_flops()
-    if kind.gate is None:
-        return total + _softmax_flops(head, kind.predicts)
-    depths = len(mixture_depths(shape.num_hidden_layers))
-    # The gate, and the samples' softmax times the main network's embeddings.
-    learned = depths * 2 * head.h + 2 * config.embedding_size * config.vocab_size
-    total += OUTPUT_FRAC * config.max_seq_length * learned
-    return total + depths * _softmax_flops(head, kind.predicts)
+    return total + _softmax_flops(head, kind.predicts)
 
 
 def _encoder(config, shape, embedding_size: int | None) -> TransformerHparams:

@@ -18,15 +18,10 @@ import numpy as np
 import tensorflow as tf
 
 from electra_tf.config.model import ModelConfig
-from electra_tf.config.objectives import (
-    GENERATORS,
-    MASKED_LM_HEAD,
-    MIXTURE_GATE,
-    mixture_depths,
-)
+from electra_tf.config.objectives import GENERATORS, MASKED_LM_HEAD
 from electra_tf.model.dropout import fold_in
-from electra_tf.model.encoder import Embeddings, TextEncoder
-from electra_tf.model.transformer_layer import initializer, serializable
+from electra_tf.model.encoder import TextEncoder
+from electra_tf.model.transformer_layer import serializable
 from electra_tf.pretrain import masking, sampling
 from electra_tf.pretrain.heads import masked_lm_head
 from electra_tf.pretrain.metrics import EPSILON
@@ -42,10 +37,7 @@ class MaskedInputs(NamedTuple):
     masked_lm_positions: tf.Tensor  # int32 [B, N]
     masked_lm_ids: tf.Tensor  # int32 [B, N]
     masked_lm_weights: tf.Tensor  # float32 [B, N]
-    other_weights: tf.Tensor | None = None  # float32 [B, L], where they were drawn
-    is_intact: tf.Tensor | None = None  # float32 [B, 1], 1 where nothing is replaced
     sample_uniform: tf.Tensor | None = None  # float32 [B, N], decides the samples
-    crop_uniform: tf.Tensor | None = None  # float32 [B, 1], decides the crops
 
     @classmethod
     def of(cls, batch: dict[str, tf.Tensor]) -> MaskedInputs:
@@ -105,7 +97,6 @@ class Generator(keras.layers.Layer, abc.ABC):
     Attributes:
       scoring: the name in `scoring.METHODS` of the scores that its own predictions
         give, None if they give none.
-      learns_from_samples: whether the discriminator's loss teaches it, by `shift`.
       logits_at: of a generator that fills the masks of any text a method: the scores of
         all tokens at positions of a text, from its input_ids, input_mask and
         segment_ids int32 [B, L] and the positions int32 [B, N]: float32 [B, N, V].
@@ -115,7 +106,6 @@ class Generator(keras.layers.Layer, abc.ABC):
     """
 
     scoring: str | None = None
-    learns_from_samples = False
     logits_at: Callable[..., tf.Tensor] | None = None
     log_q: Callable[..., tf.Tensor] | None = None
 
@@ -167,25 +157,7 @@ class Generator(keras.layers.Layer, abc.ABC):
             uniform,
             temperature=temperature,
             disallowed_ids=disallowed_ids,
-            by_noise=self.learns_from_samples,
         )
-
-    def shift(
-        self,
-        generated: GeneratorOutput,
-        inputs: MaskedInputs,
-        positions: tf.Tensor,
-        embeddings: Embeddings,
-    ) -> tf.Tensor | None:
-        """Zeros by which the generator learns from the network that reads its samples.
-
-        Args:
-          positions: int32 [B, N], where samples stand; 0 for nowhere.
-          embeddings: that network's.
-
-        Returns float32 [B, L, E], to be added to the embedded words, or None.
-        """
-        return None
 
 
 def masked_lm_output(
@@ -269,68 +241,6 @@ class TiedGenerator(MaskedLMGenerator):
     @classmethod
     def create(cls, encoder, config, settings, dtype):
         return cls(encoder, config.vocab_size, name="tied", dtype=dtype)
-
-
-# Of the Gumbel-softmax that stands in for the samples in the backward pass.
-_TAU = 0.3
-
-
-@serializable
-class MixtureGenerator(MaskedLMGenerator):
-    """Masked language models of several depths in one, mixed at each position.
-
-    AMOS (Meng et al., ICLR 2022): no gradient goes from a layer to those of a lesser
-    depth. The mixture, softmax of a linear function of the hidden states, is what the
-    discriminator's loss teaches, with the sign reversed: samples are to be hard to
-    find. One head is all depths'; by itself the deepest is the masked language model.
-    """
-
-    learns_from_samples = True
-
-    def __init__(self, encoder: TextEncoder, vocab_size: int, **kwargs):
-        super().__init__(encoder, vocab_size, **kwargs)
-        self.depths = mixture_depths(len(encoder.encoder.transformer_layers))
-        encoder.encoder.detached = self.depths
-        self.gate = keras.layers.Dense(
-            1,
-            use_bias=False,
-            name=MIXTURE_GATE,
-            dtype="float32",
-            kernel_initializer=initializer(encoder.initializer_range),
-        )
-        self.gate.build((None, encoder.hidden_size))
-
-    def call(
-        self, inputs: MaskedInputs, seed: tf.Tensor | None = None, weight=None
-    ) -> GeneratorOutput:
-        text = inputs.masked_input_ids, inputs.input_mask, inputs.segment_ids
-        outputs = self.encoder(*text, seed).all_layer_outputs
-        at = inputs.masked_lm_positions
-        states = [masking.gather_positions(outputs[d - 1], at) for d in self.depths]
-        each = [masked_lm_output(self._logits(h), inputs, weight) for h in states]
-        scores = [self.gate(tf.cast(h, tf.float32)) for h in states]
-        shares = tf.unstack(tf.nn.softmax(tf.concat(scores, -1)), axis=-1)  # [B, N]
-        mixed = [
-            share[..., None] * tf.stop_gradient(one.logits)
-            for share, one in zip(shares, each, strict=True)
-        ]
-        loss = tf.add_n([one.loss for one in each])
-        return each[-1]._replace(logits=tf.add_n(mixed), loss=loss, hidden=states[-1])
-
-    def shift(self, generated, inputs, positions, embeddings):
-        table = embeddings.table("word_embeddings")
-        vocab_size, width = table.shape
-        noise = sampling.gumbel(tf.reshape(inputs.sample_uniform, [-1]), vocab_size)
-        noisy = tf.reshape(generated.logits, [-1, vocab_size]) + noise
-        soft = tf.nn.softmax(noisy / _TAU)
-        # 0, but for the gradient: that of the sample's one-hot vector, reversed.
-        reverse = tf.stop_gradient(soft) - soft
-        vectors = tf.matmul(reverse, tf.stop_gradient(table))  # [B N, E]
-        vectors *= tf.cast(tf.reshape(positions, [-1, 1]) > 0, tf.float32)
-        rows, length = tf.unstack(tf.shape(inputs.input_ids))
-        places = tf.reshape(positions + length * tf.range(rows)[:, None], [-1, 1])
-        flat = tf.scatter_nd(places, vectors, [rows * length, width])
-        return tf.reshape(flat, [rows, length, width])
 
 
 @serializable

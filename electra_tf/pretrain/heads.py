@@ -47,9 +47,7 @@ class DiscriminatorOutput(NamedTuple):
     per_example_loss: tf.Tensor  # float32 [B], mean over the tokens of a sequence
     loss: tf.Tensor  # scalar: mean over the tokens of the batch
     policy: NamedTuple | None = None  # `electra_variants.Policy`, of the generator
-    sentences: NamedTuple | None = None  # `electra_variants.Sentences`
     tokens: NamedTuple | None = None  # `token_objectives.TokenPredictions`
-    contrast: NamedTuple | None = None  # `Contrast`
 
 
 @serializable
@@ -87,39 +85,6 @@ class DiscriminatorPredictions(keras.layers.Layer):
         flat = tf.reshape(hidden, [-1, self.hidden_size])
         logits = self.dense_1(self.activation(self.dense(flat)))
         return tf.cast(tf.reshape(logits, tf.shape(hidden)[:-1]), tf.float32)
-
-
-class Contrast(NamedTuple):
-    """How well two views of a sequence find each other among other views."""
-
-    losses: tf.Tensor  # float32 [B], mean over the two
-    correct: tf.Tensor  # float32 [B], share of them that are nearest to the other
-    loss: tf.Tensor  # scalar: mean over the sequences of the global batch
-
-
-def contrast(views: tf.Tensor, group: int, total: tf.Tensor | None) -> Contrast:
-    """Cross-entropy over cosine similarities within groups of sequences, as COCO-LM's.
-
-    Args:
-      views: [B, 2, E], two of each sequence.
-      group: how many sequences, one after the other, are contrasted.
-      total: sequences of the global batch; None: those of this one.
-    """
-    rows, width = tf.shape(views)[0], views.shape[-1]
-    views = tf.math.l2_normalize(tf.cast(views, tf.float32), axis=-1)
-    views = tf.reshape(views, [-1, 2 * group, width])
-    scores = tf.matmul(views, views, transpose_b=True)  # [B / group, 2 group, 2 group]
-    scores -= 1e9 * tf.eye(2 * group)
-    places = tf.bitwise.bitwise_xor(tf.range(2 * group), 1)  # 1 0 3 2 ...
-    places = tf.broadcast_to(places, tf.shape(scores)[:2])
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(places, scores)
-    right = tf.argmax(scores, axis=-1, output_type=tf.int32) == places
-    losses, correct = (
-        tf.reduce_mean(tf.reshape(tf.cast(x, tf.float32), [-1, 2]), axis=-1)
-        for x in (losses, right)
-    )
-    total = tf.cast(rows, tf.float32) if total is None else total
-    return Contrast(losses, correct, tf.reduce_sum(losses) / total)
 
 
 def noise_contrastive_logits(
@@ -178,12 +143,17 @@ def discriminator_output(
 
 
 @serializable
-class Transform(keras.layers.Layer):
-    """A dense layer, the activation and a layer norm: [..., H] -> [..., E]."""
+class MaskedLMHead(keras.layers.Layer):
+    """Hidden states to vocabulary scores through the transposed word embeddings.
+
+    Named "generator_predictions" (masked positions) or "cloze_predictions" (all).
+    A call transforms [..., H] to [..., E], where the word embeddings can score it.
+    """
 
     def __init__(
         self,
         embedding_size: int,
+        vocab_size: int,
         name: str,
         hidden_act: str = "gelu",
         initializer_range: float = 0.02,
@@ -192,6 +162,7 @@ class Transform(keras.layers.Layer):
         super().__init__(name=name, autocast=False, **kwargs)
         self.activation = activation(hidden_act)
         self.embedding_size = embedding_size
+        self.vocab_size = vocab_size
         self.dense = keras.layers.Dense(
             embedding_size,
             name="dense",
@@ -203,34 +174,18 @@ class Transform(keras.layers.Layer):
     def build(self, input_shape):
         self.dense.build(input_shape)
         self.layer_norm.build((None, self.embedding_size))
+        self.output_bias = self.add_weight(
+            name="output_bias",
+            shape=(self.vocab_size,),
+            initializer="zeros",
+            autocast=False,
+        )
 
     def call(self, hidden: tf.Tensor) -> tf.Tensor:
         flat = tf.reshape(hidden, [-1, hidden.shape[-1]])
         flat = self.layer_norm(self.activation(self.dense(flat)))
         return tf.reshape(
             flat, tf.concat([tf.shape(hidden)[:-1], [self.embedding_size]], 0)
-        )
-
-
-@serializable
-class MaskedLMHead(Transform):
-    """Hidden states to vocabulary scores through the transposed word embeddings.
-
-    Named "generator_predictions" (masked positions) or "cloze_predictions" (all).
-    A call transforms [..., H] to [..., E], where the word embeddings can score it.
-    """
-
-    def __init__(self, embedding_size: int, vocab_size: int, name: str, **kwargs):
-        super().__init__(embedding_size, name, **kwargs)
-        self.vocab_size = vocab_size
-
-    def build(self, input_shape):
-        super().build(input_shape)
-        self.output_bias = self.add_weight(
-            name="output_bias",
-            shape=(self.vocab_size,),
-            initializer="zeros",
-            autocast=False,
         )
 
     def logits(self, transformed: tf.Tensor, table: tf.Tensor) -> tf.Tensor:

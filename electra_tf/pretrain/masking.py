@@ -32,11 +32,8 @@ from electra_tf.text.word_list import WordList
 # ELECTRA never puts a random token there, unlike BERT (appendix A of the paper).
 MASK_TOKEN_SHARE = 0.85
 
-# Draws that the original lacks have keys of their own and change no other draw.
-_RANDOM_TOKENS, _OTHER_POSITIONS = 1, 2
-_INTACT = 5
-_FROM_FREQUENCIES = 6
-_CROP = 7
+# A draw that the original lacks has a key of its own and changes no other draw.
+_RANDOM_TOKENS = 1
 _PHILOX = 1  # tf.random.Algorithm.PHILOX
 # Words are taken until one does not fit, this many times. In text nothing is left open
 # then (after two times 1 % of the slots, where most tokens are parts of words).
@@ -70,14 +67,9 @@ class MaskingSettings:
       mask_unit: "word" draws whole words, with "fixed".
       mask_token_share, random_token_share: of the masked positions, those whose input
         becomes [MASK], or a random token; the rest keep theirs.
-      draw_others: whether as many positions of another draw are marked, too.
-      intact_share: of the sequences, those that is_intact marks.
-      has_crops: whether a second view of each sequence is drawn.
       vocab_size: tokens that a random one is drawn from.
       continuations: bool [V], the tokens that continue a word.
       words: words of scripts without spaces.
-      token_weights: float32 [V], by which tokens are masked more or less often; with
-        distinct positions only.
       curriculum: what samples are drawn by at each step.
     """
 
@@ -88,28 +80,20 @@ class MaskingSettings:
     mask_unit: str = "token"
     mask_token_share: float = MASK_TOKEN_SHARE
     random_token_share: float = 0.0
-    draw_others: bool = False
-    intact_share: float = 0.0
-    has_crops: bool = False
     vocab_size: int = 0
     continuations: np.ndarray | None = None
     words: WordTables | None = None
-    token_weights: np.ndarray | None = None
     curriculum: Curriculum | None = None
 
     @classmethod
     def of(
         cls, config: PretrainingConfig, vocab: Vocabulary, **tables
     ) -> MaskingSettings:
-        """Those of a phase; `tables`: words, token_weights and curriculum."""
+        """Those of a phase; `tables`: words and curriculum."""
         names = ("mask_prob", "max_predictions_per_seq", "repeated_masks", "mask_unit")
         names += ("mask_token_share", "random_token_share")
-        has_verdict = config.objective == "electra_sentence"
         return cls(
             **{name: getattr(config, name) for name in names},
-            draw_others=config.electra_15_positions == "other",
-            intact_share=config.intact_share if has_verdict else 0.0,
-            has_crops=config.contrastive_weight > 0,
             special_ids=(vocab.cls_id, vocab.sep_id, vocab.mask_id),
             vocab_size=len(vocab),
             continuations=vocab.continuations,
@@ -242,37 +226,22 @@ def mask_batch(
     Args:
       first_row: which row of the global batch the first one of `batch` is.
 
-    Returns what `mask_by_draws` does; with `intact_share` also is_intact, with
-    `has_crops` crop_uniform (see `cropped`), both float32 [B, 1]; with a curriculum
-    what `Curriculum.apply` adds.
+    Returns what `mask_by_draws` does; with a curriculum what `Curriculum.apply` adds.
     """
     size, length = tf.shape(batch["input_ids"])[0], tf.shape(batch["input_ids"])[1]
 
     def draw(columns: int | tf.Tensor, purpose: int = 0) -> tf.Tensor:
         return uniforms(seed, step, (first_row, size), columns, purpose)
 
-    drawn = {}
+    random_ids = None
     if settings.random_token_share:
         uniform = draw(length, _RANDOM_TOKENS)
-        drawn["random_ids"] = sample_uniformly(uniform, settings.vocab_size)
-    if settings.draw_others:
-        drawn["other_uniform"] = draw(length, _OTHER_POSITIONS)
-    if settings.intact_share:
-        is_intact = tf.cast(draw(1, _INTACT) < settings.intact_share, tf.float32)
-        batch = batch | {"is_intact": is_intact}
-    if settings.has_crops:
-        batch = batch | {"crop_uniform": draw(1, _CROP)}
+        random_ids = sample_uniformly(uniform, settings.vocab_size)
     draws = draw(settings.draws_per_row(length))
-    if settings.token_weights is not None:
-        slots = 2 * settings.max_predictions_per_seq
-        weights = tf.gather(settings.token_weights, batch["input_ids"])
-        keys = draw_keys(draws[:, slots:], weights)
-        draws = tf.concat([draws[:, :slots], keys], axis=1)
-    batch = mask_by_draws(batch, draws, settings, **drawn)
+    batch = mask_by_draws(batch, draws, settings, random_ids)
     if settings.curriculum is None:
         return batch
-    uniform = draw(settings.max_predictions_per_seq, _FROM_FREQUENCIES)
-    return settings.curriculum.apply(batch, step, uniform)
+    return settings.curriculum.apply(batch, step)
 
 
 def mask_by_draws(
@@ -280,7 +249,6 @@ def mask_by_draws(
     draws: tf.Tensor,
     settings: MaskingSettings,
     random_ids: tf.Tensor | None = None,
-    other_uniform: tf.Tensor | None = None,
 ) -> dict[str, tf.Tensor]:
     """Masks a batch by given random numbers.
 
@@ -288,14 +256,12 @@ def mask_by_draws(
       batch: input_ids, input_mask, segment_ids, int32 [B, L].
       draws: float32 [B, settings.draws_per_row(L)], uniform in [0, 1).
       random_ids: int32 [B, L], where the settings have random tokens.
-      other_uniform: float32 [B, L], decides which positions the other draw marks.
 
     Returns:
       `batch` with masked_input_ids int32 [B, L]; masked_lm_positions and masked_lm_ids
       int32 [B, N]; masked_lm_weights float32 [B, N] (0 marks unused slots, whose
       position and id are 0); sample_uniform float32 [B, N], the draw that decides which
-      token the generator's softmax yields; with `other_uniform`, other_weights float32
-      [B, L], 1 at as many distinct positions, drawn without regard to the masked ones.
+      token the generator's softmax yields.
     """
     input_ids, input_mask = batch["input_ids"], batch["input_mask"]
     slots, special_ids = settings.max_predictions_per_seq, settings.special_ids
@@ -306,7 +272,6 @@ def mask_by_draws(
     if settings.mask_unit == "word":
         continues = continue_words(input_ids, settings.continuations, settings.words)
         positions, used = draw_words(candidates, continues, wanted, uniform, slots)
-        wanted = tf.reduce_sum(tf.cast(used, tf.int32), axis=1)
     else:
         is_distinct = settings.repeated_masks == "fixed"
         text = candidates, wanted, uniform, slots
@@ -321,71 +286,13 @@ def mask_by_draws(
         settings.random_token_share,
         random_ids,
     )
-    if other_uniform is not None:
-        # Masked ones too, by chance: without them nothing would be replaced there.
-        others, _ = _draw_positions(candidates, wanted, other_uniform, slots)
-        others = positions_mask(others, tf.shape(input_ids)[1])
-        masked["other_weights"] = tf.cast(others, tf.float32)
     return batch | masked | {"sample_uniform": sample_uniform}
-
-
-def cropped(
-    input_ids: tf.Tensor,
-    input_mask: tf.Tensor,
-    segment_ids: tf.Tensor,
-    uniform: tf.Tensor,
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Nine tenths of each text in a row, between its first and last token [B, L].
-
-    Args:
-      uniform: float32 [B, 1] in [0, 1), decides where they begin.
-    """
-    inner = tf.maximum(tf.reduce_sum(input_mask, axis=1, keepdims=True) - 2, 0)
-    kept = inner * 9 // 10
-    choices = inner - kept + 1
-    start = tf.cast(uniform * tf.cast(choices, tf.float32), tf.int32)
-    start = tf.minimum(start, choices - 1)  # u * choices may round up to choices
-    place = tf.range(tf.shape(input_ids)[1])[None]
-    at = tf.where(place > kept, inner + 1, place + tf.where(place > 0, start, 0))
-    mask = tf.cast(place < kept + 2, tf.int32)
-    return (
-        gather_positions(input_ids, at) * mask,
-        mask,
-        (gather_positions(segment_ids, at) * mask),
-    )
 
 
 def positions_mask(positions: tf.Tensor, length: int | tf.Tensor) -> tf.Tensor:
     """Marks `positions` int32 [B, N]; 0 stands for none. Returns bool [B, length]."""
     blank = tf.zeros([tf.shape(positions)[0], length], tf.int32)
     return scatter_update(blank, positions, positions)[1]
-
-
-def token_weights(counts: np.ndarray, power: float) -> np.ndarray:
-    """count ** -power for each token, float32 [V]; the mean over the data is 1.
-
-    Rare tokens are masked more often (appendix H of the paper, negative results).
-
-    Args:
-      counts: how often each token is in the data; 0 counts as 1.
-    """
-    counts = np.maximum(counts, 1).astype(np.float64)
-    weights = counts**-power
-    return np.float32(weights * (counts.sum() / (counts * weights).sum()))
-
-
-def draw_keys(uniform: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """Numbers in [0, 1] whose k greatest are a draw in proportion to weights.
-
-    Without replacement, as if drawn one after the other: so are the k smallest of
-    exponential variables of these rates (Efraimidis and Spirakis, 2006).
-
-    Args:
-      uniform: float32 in [0, 1).
-      weights: float32 > 0 of the same shape.
-    """
-    # w / (w + e) falls with e / w, and keeps small differences of either apart.
-    return weights / (weights - tf.math.log(uniform))
 
 
 def apply_masking(

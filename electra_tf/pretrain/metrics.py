@@ -188,51 +188,12 @@ POLICY_METRICS = (
         tag="generator/baseline",
     ),
 )
-# Of `electra_sentence`.
-SENTENCE_METRICS = (
-    _ratio(
-        "sentence_loss",
-        "cross-entropy of the verdict on whole texts, nats",
-        *("sentence_loss", "sequences"),
-        healthy="below 0.5, the entropy of the share of corrupted texts",
-        short="sent",
-        tag="sentence/loss",
-        curve=Curve("Discriminator loss", "sentence loss", _BLUE, "--"),
-    ),
-    _ratio(
-        "sentence_accuracy",
-        "accuracy of the verdict on whole texts",
-        *("sentence_correct", "sequences"),
-        healthy="above the share of corrupted texts, 1 - `intact_share`",
-        tag="sentence/accuracy",
-    ),
-)
-# With `contrastive_weight`.
-CONTRAST_METRICS = (
-    _ratio(
-        "contrastive_loss",
-        "cross-entropy of finding a sequence's other view among those of others, nats",
-        *("contrastive_loss", "sequences"),
-        healthy="falls from log(2 `contrastive_group` - 1); above that less 2",
-        short="contrast",
-        tag="contrast/loss",
-    ),
-    _ratio(
-        "contrastive_accuracy",
-        "share of views that are nearest to the other view of their sequence",
-        *("contrastive_correct", "sequences"),
-        healthy="rises to 1",
-        tag="contrast/accuracy",
-    ),
-)
 ALL_METRICS = (
     LOSS,
     *GENERATOR_METRICS,
     *DISCRIMINATOR_METRICS,
     *TOKEN_METRICS,
     *POLICY_METRICS,
-    *SENTENCE_METRICS,
-    *CONTRAST_METRICS,
 )
 
 

@@ -18,20 +18,12 @@ import keras
 import tensorflow as tf
 
 from electra_tf.config.model import ModelConfig
-from electra_tf.config.objectives import (
-    CONTRAST_HEAD,
-    DISCRIMINATOR_HEAD,
-    OBJECTIVES,
-    SENTENCE_HEAD,
-)
-from electra_tf.model.dropout import fold_in
-from electra_tf.pretrain import masking, metrics
+from electra_tf.config.objectives import DISCRIMINATOR_HEAD, OBJECTIVES
+from electra_tf.pretrain import metrics
 from electra_tf.pretrain.generators import GeneratorOutput, MaskedInputs
 from electra_tf.pretrain.heads import (
     DiscriminatorOutput,
     DiscriminatorPredictions,
-    Transform,
-    contrast,
     discriminator_output,
     masked_lm_head,
     noise_contrastive_logits,
@@ -59,7 +51,6 @@ class LossWeights(NamedTuple):
 
     generator: tf.Tensor | None = None  # positions that the generator's loss counts
     discriminator: tf.Tensor | None = None  # those that the main network's counts
-    sequences: tf.Tensor | None = None
 
 
 class CorruptedText(NamedTuple):
@@ -69,14 +60,12 @@ class CorruptedText(NamedTuple):
     is_replaced: tf.Tensor  # bool [B, L], the labels
     inputs: MaskedInputs
     generated: GeneratorOutput
-    shift: tf.Tensor | None = None  # by `Generator.shift`
 
     def states(self, encoder, seed: tf.Tensor | None) -> tf.Tensor:
         """The hidden states that an encoder gives it, [B, L, H]."""
         inputs = self.inputs
-        shift = {} if self.shift is None else {"shift": self.shift}
-        found = encoder(self.ids, inputs.input_mask, inputs.segment_ids, seed, **shift)
-        return found.sequence_output
+        encoded = encoder(self.ids, inputs.input_mask, inputs.segment_ids, seed)
+        return encoded.sequence_output
 
 
 class Objective:
@@ -90,8 +79,6 @@ class Objective:
       tag: of model cards, None for none beside "electra".
       scoring: the name in `scoring.METHODS` of the scores that the main network's
         own predictions give, None if they give none.
-      masks_evenly: whether a token is masked with probability `mask_prob`, whatever
-        becomes of the others.
       needs_log_q: whether the generator must have `log_q`.
       trains_generator: whether the generator's weights are ever trained.
       metrics: of training and evaluation.
@@ -105,35 +92,25 @@ class Objective:
     description: str
     tag: str | None = None
     scoring: str | None = None
-    masks_evenly = True
     needs_log_q = False
     trains_generator = True
     metrics: tuple[Metric, ...] = (metrics.LOSS, *metrics.GENERATOR_METRICS)
 
     def __init__(self, settings, stage: int | None = None):
         self.settings, self.stage = settings, stage
-        if settings.contrastive_weight:
-            self.metrics = (*self.metrics, *metrics.CONTRAST_METRICS)
 
     def heads(self, config: ModelConfig, dtype) -> list[keras.layers.Layer]:
         """The built heads of its row; each is an attribute of the model by its name."""
         names = OBJECTIVES[self.settings.objective].heads
-        if self.settings.contrastive_weight:
-            names = (*names, CONTRAST_HEAD)
         return [self.head(name, config, dtype) for name in names]
 
     def head(self, name: str, config: ModelConfig, dtype) -> keras.layers.Layer:
         """One built head."""
-        if name in (DISCRIMINATOR_HEAD, SENTENCE_HEAD):
+        if name == DISCRIMINATOR_HEAD:
             shape = config.hidden_size, config.initializer_range, config.hidden_act
             layer = DiscriminatorPredictions(*shape, name=name, dtype=dtype)
             layer.build()
             return layer
-        if name == CONTRAST_HEAD:
-            shape = config.hidden_act, config.initializer_range
-            head = Transform(config.hidden_size, name, *shape, dtype=dtype)
-            head.build((None, config.hidden_size))
-            return head
         width = self.settings.embedding_size
         return masked_lm_head(config, width, config.vocab_size, name, dtype)
 
@@ -161,10 +138,6 @@ class Objective:
         """
         return None
 
-    def filled_positions(self, inputs: MaskedInputs) -> tf.Tensor:
-        """Where samples replace tokens, int32 [B, N]; 0 for nowhere."""
-        return inputs.masked_lm_positions
-
     @property
     def counts_all_tokens(self) -> bool:
         """Whether the main network's loss counts all tokens, as its metrics do."""
@@ -187,10 +160,7 @@ class Objective:
 
     def main_loss(self, discriminated) -> tf.Tensor:
         """The main network's part of it, where that detects or predicts tokens."""
-        loss = self.settings.disc_weight * discriminated.loss
-        if self.settings.contrastive_weight:
-            loss += self.settings.contrastive_weight * discriminated.contrast.loss
-        return loss
+        return self.settings.disc_weight * discriminated.loss
 
     def begin(self, model) -> None:
         """Prepares the first step of a phase; called in the scope of the strategy.
@@ -260,15 +230,7 @@ class Electra(Objective):
 
     def discriminate(self, model, text, seed, weights):
         hidden = text.states(model.electra, seed)
-        found = self.judge(model, hidden, text, weights.discriminator)
-        if not self.settings.contrastive_weight:
-            return found
-        crops = masking.cropped(*text.inputs[:3], text.inputs.crop_uniform)
-        other = model.electra(*crops, fold_in(seed, 2)).sequence_output
-        views = tf.stack([hidden[:, 0], other[:, 0]], axis=1)
-        views = model.contrast_head(views)
-        group = self.settings.contrastive_group
-        return found._replace(contrast=contrast(views, group, weights.sequences))
+        return self.judge(model, hidden, text, weights.discriminator)
 
     def judge(self, model, hidden, text, total):
         """The heads' output for a CorruptedText, from its hidden states [B, L, H].
@@ -297,9 +259,6 @@ class Electra(Objective):
         flagged = tf.cast(found.predictions, tf.float32) * mask
         fake = tf.cast(labels, tf.float32) * mask
         sums = super().sums(output, batch) | sampled_sums(output, batch)
-        if found.contrast is not None:
-            sums["contrastive_loss"] = tf.reduce_sum(found.contrast.losses)
-            sums["contrastive_correct"] = tf.reduce_sum(found.contrast.correct)
         return sums | {
             "sequences": tf.cast(tf.shape(labels)[0], tf.float32),
             "discriminator_loss": found.loss,

@@ -12,8 +12,6 @@ input_ids, input_mask and segment_ids, without masking.
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 import tensorflow as tf
 
@@ -357,11 +355,7 @@ class RunData:
         """
         tables = {}
         if training:
-            counts = functools.partial(self.token_counts, part)
-            tables["curriculum"] = Curriculum.of(part, first_step, counts)
-            if part.rare_mask_power:
-                weights = masking.token_weights(counts(), part.rare_mask_power)
-                tables["token_weights"] = weights
+            tables["curriculum"] = Curriculum.of(part, first_step)
         if part.word_list is not None:
             found = word_list.load(part.word_list, self.vocab, part.do_lower_case)
             tables["words"] = WordTables.of(found)

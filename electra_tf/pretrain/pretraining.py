@@ -55,16 +55,12 @@ class PretrainerSettings:
       objective: a key of `config.objectives.OBJECTIVES`.
       embedding_sharing: as the hparam; "summed": as "disentangled", at rest: of the
         generator's width as well, but each network has tables of its own.
-      gen_weight, disc_weight, sentence_weight, token_weight: weights of the losses.
+      gen_weight, disc_weight, token_weight: weights of the losses.
       mask_prob: share of masked tokens, the prior of Electric's noise.
       temperature, disallow_correct: how replacements are sampled.
       cloze_chunk_size: positions whose vocabulary scores exist at one time, where they
         are computed at all positions; None: what suits the device.
-      rare_mask_power: more than 0 where tokens are not masked equally often.
-      contrastive_weight, contrastive_group: of the loss on two views of a sequence, and
-        how many sequences are contrasted with each other.
       num_candidates: that multi_choice chooses from.
-      electra_15_positions: what electra_15 learns from, "masked" or "other".
       init_discriminator: of two_stage, see PretrainingConfig.
       generator_width: the generator's hidden_size.
     """
@@ -76,17 +72,12 @@ class PretrainerSettings:
     embedding_sharing: str = "shared"
     gen_weight: float = 1.0
     disc_weight: float = 50.0
-    sentence_weight: float = 1.0
     token_weight: float = 1.0
-    contrastive_weight: float = 0.0
-    contrastive_group: int = 32
     num_candidates: int = 5
     mask_prob: float = 0.15
     temperature: float = 1.0
     disallow_correct: bool = False
     cloze_chunk_size: int | None = None
-    rare_mask_power: float = 0.0
-    electra_15_positions: str = "masked"
     init_discriminator: bool = True
     generator_width: int = 0
 
@@ -229,17 +220,14 @@ class ElectraPretrainer(keras.Model):
         generated = self.generator(inputs, fold_in(seed, 0), weights.generator)
         sampled_ids = self._sample(generated, inputs, batch, objective.settings)
 
-        # Corrupt: no gradient passes through the sampled tokens, but by a shift.
-        filled = objective.filled_positions(inputs)
+        # Corrupt: no gradient passes through the sampled tokens.
         corrupted_ids, masked = masking.scatter_update(
-            inputs.input_ids, sampled_ids, filled
+            inputs.input_ids, sampled_ids, inputs.masked_lm_positions
         )
-        embeddings = self.electra.embeddings
-        shift = self.generator.shift(generated, inputs, filled, embeddings)
         is_replaced = objective.is_replaced(masked, corrupted_ids, inputs.input_ids)
 
         # Discriminate: which tokens were replaced?
-        text = CorruptedText(corrupted_ids, is_replaced, inputs, generated, shift)
+        text = CorruptedText(corrupted_ids, is_replaced, inputs, generated)
         discriminated = objective.discriminate(self, text, fold_in(seed, 1), weights)
         return PretrainingOutput(
             objective.total_loss(generated, discriminated),
@@ -256,12 +244,9 @@ class ElectraPretrainer(keras.Model):
             return batch["sampled_ids"]
         correct = inputs.masked_lm_ids if settings.disallow_correct else None
         temperature = batch.get("temperature", settings.temperature)
-        sampled = self.generator.sample(
+        return self.generator.sample(
             generated, batch["sample_uniform"], temperature, correct
         )
-        if "given_ids" in batch:  # by a curriculum
-            sampled = tf.where(batch["given_ids"] < 0, sampled, batch["given_ids"])
-        return sampled
 
     def replaced_logits(self, *text: tf.Tensor, net_only: bool = False) -> tf.Tensor:
         """Log odds that each token was replaced, in a text where nothing is masked.
@@ -363,9 +348,7 @@ class TrainablePretrainer:
         """This batch's share of what the two losses are divided by."""
         inputs = MaskedInputs.of(batch)
         return LossWeights(
-            self.model.generator.loss_weight(inputs),
-            self.objective.loss_weight(inputs),
-            tf.cast(tf.shape(inputs.input_ids)[0], tf.float32),
+            self.model.generator.loss_weight(inputs), self.objective.loss_weight(inputs)
         )
 
     def training_sums(

@@ -66,8 +66,7 @@ def build(
     distribution.configure_devices(config)
     cluster.meet(_facts(config, checkpoints) | {"dry_run": dry_run})
     placement = distribution.create_strategy(config, cluster)
-    together = config.sequences_together
-    distribution.check_evaluation_batch(config, placement.num_replicas, together)
+    distribution.check_evaluation_batch(config, placement.num_replicas)
     console.log(distribution.describe(placement, config.precision))
     keras.utils.set_random_seed(config.seed)  # the initial weights
     with placement.strategy.scope():
@@ -274,10 +273,7 @@ def check_data(
     """
     ahead = config.phases_ahead(done)
     for phase in ahead:
-        together = phase.config.sequences_together
-        distribution.check_training_batch(
-            phase.config, placement.num_replicas, together
-        )
+        distribution.check_training_batch(phase.config, placement.num_replicas)
     for phase in ahead:
         part = phase.config
         if len(config.run_phases()) > 1:

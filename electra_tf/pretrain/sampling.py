@@ -1,23 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tokens replace the masked ones: inverse CDFs, and schedules of easier ones.
+"""Which tokens replace the masked ones: inverse CDFs, and a schedule of temperatures.
 
 Pure functions on tensors; the uniform numbers are drawn in the input pipeline.
 
-A curriculum goes from easy to hard replacements, as a function of the step. The
+A curriculum goes from easy to hard replacements, as a function of the step: the
 generator's temperature falls to its final value (Fast-ELECTRA, Dong et al., ICLR
-2024), and fewer and fewer samples are drawn from word frequencies instead of the
-generator. Both are decided in the input pipeline, so a step stays a function of
-(weights, batch, step).
+2024).
 
 Shapes: B batch, N masked positions per sequence, V vocabulary.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
+from typing import NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 from electra_tf.config.pretraining import PretrainingConfig
@@ -32,76 +28,41 @@ SAMPLING_BLOCK = 256
 _DECAY_RATE = 10.0
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Curriculum:
-    """The schedules of one phase.
+class Curriculum(NamedTuple):
+    """The schedule of a phase's temperature.
 
     Attributes:
       first, steps: of the phase.
+      start, end: temperatures.
       decay: "linear" or "exponential".
-      temperature: at the start and at the end; None: constant.
-      unigram_share: of the samples, those from word frequencies at the start.
-      token_counts: [V], how often each token is in the data.
-      disallow_correct: whether a word frequency's sample may not be the original token.
     """
 
     first: int
     steps: int
+    start: float
+    end: float
     decay: str
-    temperature: tuple[float, float] | None = None
-    unigram_share: float = 0.0
-    token_counts: np.ndarray | None = None
-    disallow_correct: bool = False
 
     @classmethod
-    def of(
-        cls, config: PretrainingConfig, first: int, token_counts: Callable
-    ) -> Curriculum | None:
+    def of(cls, config: PretrainingConfig, first: int) -> Curriculum | None:
         """Of a phase that begins at step `first`; None if it has no schedule."""
-        start, share = config.temperature_start, config.unigram_share
-        if start is None and not share:
+        if config.temperature_start is None:
             return None
-        return cls(
-            first,
-            config.num_train_steps,
-            config.curriculum_decay,
-            None if start is None else (start, config.temperature),
-            share,
-            token_counts() if share else None,
-            config.disallow_correct,
-        )
+        ends = config.temperature_start, config.temperature
+        return cls(first, config.num_train_steps, *ends, config.curriculum_decay)
 
     def apply(
-        self, batch: dict[str, tf.Tensor], step: int | tf.Tensor, uniform: tf.Tensor
+        self, batch: dict[str, tf.Tensor], step: int | tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Adds what the step's samples are drawn by to a masked batch.
-
-        Args:
-          uniform: float32 [B, N], decides which samples come from word frequencies.
-
-        Returns `batch` with temperature float32 [B, 1], and given_ids int32 [B, N]: the
-        samples from word frequencies, -1 where the generator's are used.
-        """
+        """Adds temperature, float32 [B, 1], to the batch of a step."""
         progress = tf.cast(step - self.first, tf.float32) / self.steps
         progress = tf.clip_by_value(progress, 0.0, 1.0)
         # The rest of the start's excess over the end: 1 falls to 0.
-        is_linear, added = self.decay == "linear", {}
+        is_linear = self.decay == "linear"
         remaining = 1.0 - progress if is_linear else tf.exp(-_DECAY_RATE * progress)
-        if self.temperature is not None:
-            start, end = self.temperature
-            value = end + (start - end) * remaining
-            added["temperature"] = tf.fill([tf.shape(uniform)[0], 1], value)
-        if self.unigram_share:
-            mass = np.cumsum(self.token_counts, dtype=np.float64)
-            target = tf.cast(batch["sample_uniform"], tf.float64) * mass[-1]
-            target = tf.reshape(target, [-1])
-            ids = tf.searchsorted(mass, target, side="right", out_type=tf.int32)
-            ids = tf.reshape(ids, tf.shape(uniform))
-            used = uniform < self.unigram_share * remaining
-            if self.disallow_correct:
-                used &= ids != batch["masked_lm_ids"]
-            added["given_ids"] = tf.where(used, ids, -1)
-        return batch | added
+        value = self.end + (self.start - self.end) * remaining
+        rows = tf.shape(batch["input_ids"])[0]
+        return batch | {"temperature": tf.fill([rows, 1], value)}
 
 
 def sample_from_softmax(
@@ -110,7 +71,6 @@ def sample_from_softmax(
     *,
     temperature: float | tf.Tensor = 1.0,
     disallowed_ids: tf.Tensor | None = None,
-    by_noise: bool = False,
 ) -> tf.Tensor:
     """Draws one id from softmax(logits / temperature) per uniform.
 
@@ -123,7 +83,6 @@ def sample_from_softmax(
       uniform: float32 [...] in [0, 1).
       temperature: a number, or one for each of the first dimension, float32 [B, 1].
       disallowed_ids: int32 [...]; that id is not drawn (`disallow_correct`).
-      by_noise: draw as on TPUs.
 
     Returns: int32 [...].
     """
@@ -134,7 +93,7 @@ def sample_from_softmax(
     elif temperature != 1.0:
         rows = rows / temperature
     uniform_rows = tf.reshape(uniform, [-1])
-    if by_noise or target.is_for_tpu():
+    if target.is_for_tpu():
         if disallowed_ids is not None:
             flat = tf.reshape(disallowed_ids, [-1, 1])
             rows -= tf.where(tf.range(vocab_size) == flat, 1000.0, 0.0)

@@ -302,29 +302,24 @@ def _tpu_strategy(config) -> tf.distribute.Strategy:
     return strategy
 
 
-def check_training_batch(config, replicas: int, group: int = 1) -> None:
-    """Raises `UserError` if the training batch does not divide evenly.
-
-    Args:
-      group: how many consecutive sequences must be on the same replica.
-    """
+def check_training_batch(config, replicas: int) -> None:
+    """Raises `UserError` if the training batch does not divide evenly."""
     if config.do_train:
         parts = config.gradient_accumulation_steps
-        _check_batch(config, "train_batch_size", replicas, parts, group)
+        _check_batch(config, "train_batch_size", replicas, parts)
 
 
-def check_evaluation_batch(config, replicas: int, group: int = 1) -> None:
+def check_evaluation_batch(config, replicas: int) -> None:
     """The same for the evaluation batch."""
     if config.do_eval or config.eval_every_steps:
-        _check_batch(config, "eval_batch_size", replicas, 1, group)
+        _check_batch(config, "eval_batch_size", replicas, 1)
 
 
-def _check_batch(config, name: str, replicas: int, parts: int, group: int) -> None:
-    size, divisor = getattr(config, name), replicas * parts * group
+def _check_batch(config, name: str, replicas: int, parts: int) -> None:
+    size, divisor = getattr(config, name), replicas * parts
     if size % divisor:
         product = f"{replicas} replicas"
         product += f" x gradient_accumulation_steps {parts}" if parts > 1 else ""
-        product += f" x contrastive_group {group}" if group > 1 else ""
         raise UserError(f"{name} {size} does not divide by {divisor} = {product}.")
 
 

@@ -89,10 +89,8 @@ def test_towers_without_a_main_network_have_its_shape():
 
 
 TWO_STAGE, ADVERSARIAL = {"objective": "two_stage"}, {"objective": "adversarial"}
-TWO_TOWER, SENTENCE = {"objective": "two_tower"}, {"objective": "electra_sentence"}
-ELECTRIC, RARE = {"electric_objective": True}, {"rare_mask_power": 0.5}
+TWO_TOWER, ELECTRIC = {"objective": "two_tower"}, {"electric_objective": True}
 FROZEN = {"objective": "frozen_generator"}
-FIXED = {"repeated_masks": "fixed"}
 
 
 @pytest.mark.parametrize(
@@ -120,27 +118,10 @@ FIXED = {"repeated_masks": "fixed"}
         (ADVERSARIAL | {"repeated_masks": "original"}, ["twice"]),
         (ADVERSARIAL | {"disallow_correct": True}, []),
         (ADVERSARIAL | {"two_tower_generator": True}, ["masked_lm"]),
-        (SENTENCE | {"intact_share": 1.0}, ["intact_share", "< 1"]),
         # Without effect.
         ({"stage_one_steps": 5}, ["stage_one_steps 5", "two_stage"]),
         ({"init_discriminator": False}, ["init_discriminator", "two_stage"]),
-        ({"electra_15_positions": "other"}, []),
-        ({"intact_share": 0.1}, ["intact_share 0.1", "electra_sentence"]),
-        ({"sentence_weight": 2.0}, ["sentence_weight 2.0", "electra_sentence"]),
-        (RARE, ["repeated_masks", "fixed"]),
-        (RARE | ELECTRIC | FIXED, ["rare_mask_power 0.5", "electric"]),
-        (RARE | TWO_TOWER | FIXED, ["two_tower"]),
         ({"token_weight": 2.0}, ["token_weight 2.0", "electra"]),
-        (
-            {"generator": "mixture", "repeated_masks": "original"},
-            ["generator", "twice"],
-        ),
-        ({"generator": "mixture", "temperature": 2.0}, ["temperature 2.0", "own"]),
-        ({"generator": "mixture", "unigram_share": 1.0}, ["unigram_share", "mixture"]),
-        (ELECTRIC | {"generator": "mixture"}, ["objective electric"]),
-        ({"contrastive_weight": 1.0} | ELECTRIC, ["contrastive_weight 1.0"]),
-        ({"contrastive_weight": 1.0} | TWO_STAGE, ["contrastive_weight 1.0"]),
-        ({"contrastive_weight": 1.0, "contrastive_group": 1}, [">= 2"]),
         ({"num_candidates": 3, "objective": "corrective_lm"}, ["num_candidates 3"]),
         ({"objective": "multi_choice", "num_candidates": 1}, ["num_candidates"]),
         ({"init_generator": "m"}, ["init_generator", "frozen_generator"]),

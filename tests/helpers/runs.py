@@ -59,27 +59,14 @@ def tiny(**changes) -> dict:
 OF_OBJECTIVE = {
     "two_stage": {"embedding_size": 32, "generator_hidden_size": 1.0},
     "two_tower": {"generator_hidden_size": 1.0},
-    "electra_15": {
-        "electra_15_positions": "other",
-        "mask_token_share": 0.8,
-        "random_token_share": 0.1,
-    },
+    "electra_15": {"mask_token_share": 0.8, "random_token_share": 0.1},
     "all_tokens_mlm": {"random_token_share": 0.1},
-    "electra_sentence": {"intact_share": 0.4, "sentence_weight": 2.0},
-    "corrective_lm": {  # with the contrast of COCO-LM
-        "token_weight": 2.0,
-        "contrastive_weight": 2.0,
-        "contrastive_group": 4,
-    },
-    "multi_choice": {
-        "num_candidates": 3,
-        "generator": "mixture",
-        "generator_layers": 2.0,
-    },
+    "corrective_lm": {"token_weight": 2.0},
+    "multi_choice": {"num_candidates": 3},
 }
 
 # The objectives that most runs are of, and those that differ most from them.
-_BY_DEFAULT = ("electra", "electric", "two_stage", "all_tokens_mlm", "electra_sentence")
+_BY_DEFAULT = ("electra", "electric", "two_stage", "all_tokens_mlm", "multi_choice")
 
 
 def by_default(names: Iterable[str], those: Iterable[str]) -> list:

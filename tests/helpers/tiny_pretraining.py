@@ -37,25 +37,18 @@ VARIANTS = {
     },
     "adversarial": {"objective": "adversarial"},
     "electra_15": {"objective": "electra_15"},
-    "electra_sentence": {"objective": "electra_sentence"},
     "replace_mlm": {"objective": "replace_mlm"},
     "all_tokens_mlm": {"objective": "all_tokens_mlm"},
     "frozen_generator": {"objective": "frozen_generator"},
     "corrective_lm": {"objective": "corrective_lm"},
     "multi_choice": {"objective": "multi_choice"},
-    "mixture": {"generator": "mixture", "generator_layers": 2.0},
-    "coco_lm": {
-        "objective": "corrective_lm",
-        "contrastive_weight": 2.0,
-        "contrastive_group": 2,
-    },
 }
 
 
 # Those that differ most from each other.
 _BY_DEFAULT = (
     *("electra", "mlm", "electric", "adversarial", "all_tokens_mlm"),
-    "electra_sentence",
+    "multi_choice",
 )
 
 
@@ -126,7 +119,7 @@ def tiny_batch(rows=ROWS, seed=0, **options) -> dict[str, tf.Tensor]:
         {name: tf.constant(value) for name, value in batch.items()},
         seed,
         0,
-        masking.MaskingSettings(0.15, 4, SPECIAL_IDS, has_crops=True, **options),
+        masking.MaskingSettings(0.15, 4, SPECIAL_IDS, **options),
     )
 
 

@@ -146,7 +146,7 @@ ORIGINALS = {
     ),
     "gelu": ({"num_attention_heads": 1, "hidden_act": "gelu_tanh"}, {}, "gelu_tanh"),
     "accents": ({"num_attention_heads": 1}, {}, "strips accents"),
-    "objective": ({"num_attention_heads": 1}, {}, "objective electra_sentence"),
+    "objective": ({"num_attention_heads": 1}, {}, "objective corrective_lm"),
 }
 
 
@@ -158,7 +158,7 @@ def test_log_names_what_the_original_needs(name, tmp_path):
         config = TokenizerConfig(do_lower_case=True, strip_accents=False)
         stored = stored._replace(tokenizer_config=config)
     if name == "objective":
-        stored = read(write_run(tmp_path / "run", tiny_source("electra_sentence")))[0]
+        stored = read(write_run(tmp_path / "run", tiny_source("corrective_lm")))[0]
         stored = shaped(stored, **overrides)
     log = []
     out = tf1.write_tf1(stored, "all", tmp_path / "out", log.append)

@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Generators: what each sees, computes and draws."""
 
-import types
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from electra_tf.config.objectives import mixture_depths
 from electra_tf.model.dropout import fold_in
 from electra_tf.pretrain import sampling
-from electra_tf.pretrain.generators import MaskedInputs, masked_lm_output, weighted_mean
+from electra_tf.pretrain.generators import MaskedInputs, weighted_mean
 from tests.helpers.statistics import assert_like
 from tests.helpers.tiny_pretraining import (
     CLS,
@@ -18,7 +15,6 @@ from tests.helpers.tiny_pretraining import (
     MASK,
     SEP,
     VOCAB_SIZE,
-    gradients,
     shared_model,
     tiny_batch,
     tiny_model,
@@ -272,87 +268,3 @@ def test_sample_by_weight_at_the_edges(vocab_size, jit):
 
 
 # Mixtures.
-
-
-@pytest.mark.parametrize(
-    "layers, depths", [(8, (4, 6, 8)), (4, (2, 3, 4)), (2, (1, 2)), (1, (1,))]
-)
-def test_depths_of_a_mixture(layers, depths):
-    assert mixture_depths(layers) == depths
-
-
-def test_a_mixture_is_of_the_logits_of_its_depths():
-    model, batch = shared_model("mixture"), tiny_batch(repeated_masks="fixed")
-    generator, inputs = model.generator, inputs_of(batch)
-    out = generator(inputs)
-    text = inputs.masked_input_ids, inputs.input_mask, inputs.segment_ids
-    at = inputs.masked_lm_positions.numpy()[..., None]
-    states = generator.encoder(*text).all_layer_outputs
-    states = [np.take_along_axis(h.numpy(), at, 1) for h in states]
-    table = model.electra.embeddings.word_embeddings.value
-    each = [
-        generator.head.logits(generator.head(tf.constant(h)), table) for h in states
-    ]
-    scores = np.exp([(h @ generator.gate.kernel.numpy())[..., 0] for h in states])
-    shares = scores / scores.sum(0)
-    assert shares.std() > 0.05
-    expected = shares[0][..., None] * each[0] + shares[1][..., None] * each[1]
-    np.testing.assert_allclose(out.logits, expected, rtol=1e-4, atol=1e-4)
-    # Both learn as masked language models; the deeper one is measured.
-    losses = [masked_lm_output(logits, inputs, None).loss for logits in each]
-    assert float(out.loss) == pytest.approx(float(sum(losses)), rel=1e-5)
-    assert float(out.mlm_loss) == pytest.approx(float(losses[1]), rel=1e-5)
-
-
-def test_samples_of_a_mixture_are_those_of_its_logits():
-    model = shared_model("mixture")
-    batch = tiny_batch(rows=1, repeated_masks="fixed")
-    logits = model.generator(inputs_of(batch)).logits[:, :1]
-    uniform = tf.random.stateless_uniform([20_000, 1], [1, 2])
-    generated = types.SimpleNamespace(logits=tf.repeat(logits, 20_000, axis=0))
-    found = model.generator.sample(generated, uniform).numpy()[:, 0]
-    expected = 20_000 * tf.nn.softmax(logits[0, 0]).numpy()
-    assert_like(np.bincount(found, minlength=VOCAB_SIZE), expected)
-
-
-def test_a_layer_of_a_mixture_learns_from_the_depth_that_it_ends_in():
-    losses = {"deep": lambda out: out.generated.mlm_loss}
-    losses["all"] = lambda out: out.generated.loss
-    batch = tiny_batch(repeated_masks="fixed")
-    found = gradients(shared_model("mixture"), losses, batch)
-    kernels = [f"generator/encoder/layer_{i}/output/dense/kernel" for i in (0, 1)]
-    assert [found["deep"][path].any() for path in kernels] == [False, True]
-    assert [found["all"][path].any() for path in kernels] == [True, True]
-
-
-def test_what_a_mixture_learns_from_its_samples_by_hand():
-    """The gradient g of the loss by a sample's embedding, with the sign reversed.
-
-    With p = softmax((logits + noise) / 0.3), the sample's one-hot vector counts as p:
-    d loss / d logits = -(p * (e - sum p e)) / 0.3, where e = table g.
-    """
-    logits = np.array([[[1.0, 2.0, 0.5], [0.0, 0.0, 1.0]]], np.float32)
-    table = np.array([[1.0, 0.0], [0.0, 1.0], [2.0, -1.0]], np.float32)
-    uniform, g = np.float32([[0.3, 0.8]]), np.float32([0.5, 2.0])
-    noise = sampling.gumbel(tf.constant(uniform[0]), 3).numpy()
-    generator = shared_model("mixture").generator
-    inputs = types.SimpleNamespace(
-        sample_uniform=tf.constant(uniform), input_ids=tf.zeros([1, 4], tf.int32)
-    )
-    # The second slot is not in use.
-    variables, positions = tf.constant(logits), tf.constant([[2, 0]])
-    with tf.GradientTape() as tape:
-        tape.watch(variables)
-        generated = types.SimpleNamespace(logits=variables)
-        embeddings = types.SimpleNamespace(table=lambda _: tf.constant(table))
-        shift = generator.shift(generated, inputs, positions, embeddings)
-        loss = tf.reduce_sum(shift[:, 2] * g) + tf.reduce_sum(shift[:, 0])
-    assert shift.shape == (1, 4, 2)
-    np.testing.assert_array_equal(shift, 0)
-    p = np.exp((logits[0, 0] + noise[0]) / 0.3)
-    p, e = p / p.sum(), table @ g
-    expected = [[-p * (e - p @ e) / 0.3, np.zeros(3)]]
-    np.testing.assert_allclose(tape.gradient(loss, variables), expected, rtol=1e-4)
-    # The noise is what decides the samples.
-    drawn = generator.sample(generated, tf.constant(uniform)).numpy()
-    np.testing.assert_array_equal(drawn[0], (logits[0] + noise).argmax(-1))

@@ -2,7 +2,6 @@
 """Masking and sampling: their distributions, and what must never happen."""
 
 import hashlib
-import itertools
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from tests.helpers.masked_sequences import (
     SEP,
     SLOTS,
     UNK,
-    VOCAB_SIZE,
     as_batch,
     mask,
     mask_tensors,
@@ -270,7 +268,7 @@ def test_shares_change_nothing_but_the_masked_text():
 
 def test_random_tokens_are_a_function_of_seed_step_and_row():
     batch = sequences(8)
-    settings = {**shares(0, 1), "draw_others": True, "intact_share": 0.5}
+    settings = shares(0, 1)
     whole, later = (mask_some(batch=batch, step=step, **settings) for step in (3, 4))
     part = {name: value[2:5] for name, value in batch.items()}
     part = mask_some(batch=part, step=3, first_row=2, **settings)
@@ -279,138 +277,4 @@ def test_random_tokens_are_a_function_of_seed_step_and_row():
     assert not np.array_equal(whole["masked_input_ids"], later["masked_input_ids"])
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_other_positions(mode):
-    """As many as are drawn for masking, uniform over all, the masked ones or not."""
-    masked = mask_some(2048, mode=mode, draw_others=True)
-    others = masked["other_weights"]
-    assert others.dtype == np.float32 and set(np.unique(others)) == {0, 1}
-    np.testing.assert_array_equal(others.sum(1), masked["masked_lm_weights"].sum(1))
-    special = np.isin(masked["input_ids"], [CLS, SEP, MASK])
-    assert not others[special].any()
-    free = ~special[0]
-    used, share = masked["masked_lm_weights"] > 0, SLOTS / (LENGTH - 3)
-    both = np.take_along_axis(others, masked["masked_lm_positions"], 1)[used]
-    error = np.sqrt(share * (1 - share) / both.size)
-    assert abs(both.mean() - share) < 5 * error, (both.mean(), share)
-    spread = 1 - share
-    expected = np.full(free.sum(), others.sum() / free.sum())
-    assert_like(others.sum(0)[free], expected, spread)
-    assert "other_weights" not in mask_some(16, mode=mode)
-
-
-def test_other_positions_where_there_are_few():
-    ids = np.array([[CLS, 17, 18, 19, SEP, 0, 0, 0], [CLS, SEP, 0, 0, 0, 0, 0, 0]])
-    batch = as_batch(ids, ids > 0)
-    masked = mask_some(batch=batch, mask_prob=0.5, slots=4, draw_others=True)
-    for name in ("masked_lm_weights", "other_weights"):
-        assert masked[name].sum(1).tolist() == [2, 0]
-
-
-def test_intact_sequences():
-    """They are a share of all; other draws do not depend on them."""
-    usual, found = mask_some(4096), mask_some(4096, intact_share=0.2)
-    intact = found.pop("is_intact")
-    assert intact.shape == (4096, 1) and intact.dtype == np.float32
-    assert abs(intact.mean() - 0.2) < 5 * np.sqrt(0.2 * 0.8 / 4096)
-    assert found.keys() == usual.keys()
-    for name, value in usual.items():
-        np.testing.assert_array_equal(value, found[name], err_msg=name)
-    later = mask_some(4096, step=1, intact_share=0.2)["is_intact"]
-    assert not np.array_equal(later, intact)
-
-
 # Rare tokens are masked more often, and as many tokens in all.
-
-
-def test_weights_of_rare_tokens_by_hand():
-    """Counts 4, 1 and 0 (counted as 1) to the power -1/2 are 1/2, 1 and 1.
-
-    Over the data 4 x 1/2 + 1 + 1 = 4 for 6 tokens, so all are multiplied by 6 / 4.
-    """
-    found = masking.token_weights(np.array([4, 1, 0]), 0.5)
-    np.testing.assert_allclose(found, [0.75, 1.5, 1.5])
-    assert found.dtype == np.float32
-    equal = masking.token_weights(np.array([4, 1, 0]), 0.0)
-    np.testing.assert_allclose(equal, [1, 1, 1])
-
-
-def test_draws_are_in_proportion_to_weights():
-    """The first of four by w / sum, the second by w / sum without the first."""
-    rng = np.random.default_rng(0)
-    weights = np.array([1, 2, 3, 4], np.float32)
-    uniform = rng.random([50_000, 4], np.float32)
-    keys = masking.draw_keys(
-        tf.constant(uniform), tf.broadcast_to(weights, uniform.shape)
-    )
-    first, second = np.argsort(-keys.numpy(), axis=1)[:, :2].T
-    pairs = list(itertools.permutations(range(4), 2))
-    counts = [((first == i) & (second == j)).sum() for i, j in pairs]
-    shares = [weights[i] / 10 * weights[j] / (10 - weights[i]) for i, j in pairs]
-    assert_like(counts, len(uniform) * np.array(shares))
-
-
-def test_keys_of_extreme_draws_are_finite():
-    uniform = tf.constant([[0.0, 1e-30, 0.5, 0.99999994]])
-    for weight in (1e-6, 1.0, 1e6):
-        keys = masking.draw_keys(uniform, tf.fill([1, 4], weight)).numpy()
-        assert np.isfinite(keys).all() and (keys >= 0).all() and (keys <= 1).all()
-        assert (np.diff(keys) > 0).all()
-
-
-def test_rare_tokens_are_masked_more_often():
-    """Half of the words have four times the weight of the others."""
-    weights = np.ones(VOCAB_SIZE, np.float32)
-    weights[VOCAB_SIZE // 2 :] = 4.0
-    batch = sequences(2048)
-    found = mask(batch, mode="fixed", token_weights=weights)
-    usual = mask(batch, mode="fixed")
-    for name in ("masked_lm_weights", "sample_uniform"):
-        np.testing.assert_array_equal(found[name], usual[name])
-    ids, positions = found["masked_lm_ids"], found["masked_lm_positions"]
-    assert not np.isin(ids, [CLS, SEP, MASK]).any()
-    assert all(len(set(row)) == len(row) for row in positions.tolist())
-    rare = found["input_ids"] >= VOCAB_SIZE // 2
-    rates = (
-        (ids >= VOCAB_SIZE // 2).sum() / rare.sum(),
-        (ids < VOCAB_SIZE // 2).sum() / (~rare & (found["input_ids"] > MASK)).sum(),
-    )
-    # Below 4, because a word is masked once at most.
-    assert 3.2 < rates[0] / rates[1] < 4.0
-    again = mask(batch, mode="fixed", token_weights=weights)
-    np.testing.assert_array_equal(again["masked_lm_positions"], positions)
-
-
-def test_padding_is_not_masked_where_words_are_frequent():
-    ids = np.full([4, LENGTH], 7)
-    ids[:, 0], ids[:, 9], ids[:, 10:] = CLS, SEP, 0
-    weights = np.full(VOCAB_SIZE, 1e-6, np.float32)
-    weights[0] = 1e6
-    batch = as_batch(ids, (ids > 0) & (np.arange(LENGTH) < 10))
-    found = mask(batch, mode="fixed", mask_prob=0.5, token_weights=weights)
-    used = found["masked_lm_weights"] > 0
-    assert used.sum() == 4 * 5 and (found["masked_lm_ids"][used] == 7).all()
-
-
-def test_crops_are_nine_tenths_from_anywhere():
-    """A text of 12 tokens: of the ten between [CLS] and [SEP] nine, from two places."""
-    ids = np.concatenate([[CLS], np.arange(20, 30), [SEP], [PAD] * 3])
-    mask, segments = ids != PAD, (np.arange(15) > 5) & (ids != PAD)
-    text = tuple(tf.constant(x[None], tf.int32) for x in (ids, mask, segments))
-    for uniform, words, second in (
-        (0.0, range(20, 29), 6),
-        (0.4999, range(20, 29), 6),
-        (0.5, range(21, 30), 5),
-        (np.float32(0.99999994), range(21, 30), 5),
-    ):
-        found = masking.cropped(*text, tf.constant([[uniform]], tf.float32))
-        crop = [CLS, *words, SEP, *[PAD] * 4]
-        assert found[0].numpy().tolist() == [crop]
-        assert found[1].numpy().tolist() == [[1] * 11 + [0] * 4]
-        place = np.arange(15)
-        expected = ((place >= second) & (place < 11)).astype(int)
-        assert found[2].numpy().tolist() == [expected.tolist()]
-    # A text without tokens between the two stays what it is.
-    empty = tuple(tf.constant([[a, b, 0]]) for a, b in ((CLS, SEP), (1, 1), (0, 0)))
-    for one, other in zip(masking.cropped(*empty, [[0.9]]), empty, strict=True):
-        np.testing.assert_array_equal(one, other)

@@ -15,15 +15,14 @@ import tensorflow as tf
 from electra_tf.config.objectives import (
     CORRECTION_HEAD,
     GENERATORS,
-    MIXTURE_GATE,
     OBJECTIVES,
     SELECTION_HEAD,
     TOKEN_HEAD,
 )
-from electra_tf.pretrain import masking, token_objectives
-from electra_tf.pretrain.electra_variants import judged, policy_of
+from electra_tf.pretrain import token_objectives
+from electra_tf.pretrain.electra_variants import policy_of
 from electra_tf.pretrain.generators import MaskedInputs, TwoTowerGenerator
-from electra_tf.pretrain.heads import MaskedLMHead, contrast
+from electra_tf.pretrain.heads import MaskedLMHead
 from electra_tf.pretrain.objectives import CorruptedText, LossWeights, objective_class
 from electra_tf.pretrain.pretraining import build_pretrainer
 from tests.helpers.tiny_pretraining import (
@@ -43,14 +42,13 @@ LEARN_NOTHING = ("uniform", "unigram")
 # Where generator and main network share no embeddings.
 APART = ("untied_embeddings", "disentangled", "electric_untied", "two_stage")
 APART += ("frozen_generator",)
-# Every objective with a generator of two towers, and other positions.
+# Every objective with a generator of two towers.
 MORE = {
     **{
         f"{name}_two_towers": {"objective": name, "generator": "two_tower"}
         for name in GENERATORS["two_tower"].objectives
         if f"{name}" not in ("electra", "electric", "two_tower")
     },
-    "electra_15_other": {"objective": "electra_15", "electra_15_positions": "other"},
     "replace_mlm_apart": {"objective": "replace_mlm"} | VARIANTS["disentangled"],
     "all_tokens_apart": {"objective": "all_tokens_mlm"} | VARIANTS["disentangled"],
 }
@@ -64,7 +62,7 @@ def is_generators(path):
 def check(variant, hparams, monkeypatch):
     model = tiny_model(variant, **hparams)
     kind = OBJECTIVES[model.settings.objective]
-    batch = tiny_batch(repeated_masks="fixed", draw_others=True, intact_share=0.3)
+    batch = tiny_batch(repeated_masks="fixed")
     # All that counts in the loss but the generator's own part, which has no weight.
     own = dataclasses.replace(model.settings, gen_weight=0.0)
     monkeypatch.setattr(model.objective, "settings", own)
@@ -84,18 +82,13 @@ def check(variant, hparams, monkeypatch):
             expected["generator"] = not apart
         elif tied and path.startswith("electra/"):
             expected["generator"] = True
-        if model.settings.generator == "mixture":
-            # It learns from the main network, too, but for its predictions.
-            expected["main"] |= path.startswith(("generator/", MIXTURE_GATE))
-            expected["generator"] &= not path.startswith(MIXTURE_GATE)
         expected["generator"] &= learns
         for name in losses:
             assert found[name][path].any() == expected[name], (name, path)
 
 
 @pytest.mark.parametrize(
-    "variant",
-    each_variant("tied_all", "disentangled", "two_stage", "uniform", "mixture"),
+    "variant", each_variant("tied_all", "disentangled", "two_stage", "uniform")
 )
 def test_what_each_loss_teaches(variant, monkeypatch):
     check(variant, {}, monkeypatch)
@@ -117,12 +110,6 @@ PARTS = [
     ),
     ("adversarial", lambda out: out.policy.baseline_loss, "generator_baseline/"),
     ("adversarial", lambda out: out.loss, MAIN),
-    (
-        "electra_sentence",
-        lambda out: out.sentences.loss,
-        ("electra/", "sentence_predictions/"),
-    ),
-    ("electra_sentence", lambda out: out.loss, MAIN),
     # Corrections teach nothing about copying.
     (
         "corrective_lm",
@@ -136,14 +123,12 @@ PARTS = [
         ("electra/", "selection_predictions/"),
     ),
     ("multi_choice", lambda out: out.loss, MAIN),
-    ("coco_lm", lambda out: out.contrast.loss, ("electra/", "contrast_head/")),
-    ("coco_lm", lambda out: out.loss, MAIN),
 ]
 
 
 @pytest.mark.parametrize("variant, loss_of, scopes", PARTS)
 def test_what_parts_of_the_main_loss_teach(variant, loss_of, scopes):
-    batch = tiny_batch(repeated_masks="fixed", intact_share=0.5)
+    batch = tiny_batch(repeated_masks="fixed")
     losses = {"part": lambda out: loss_of(out.discriminated)}
     found = gradients(shared_model(variant), losses, batch)["part"]
     for path, gradient in found.items():
@@ -279,7 +264,7 @@ class Encoder:
         return types.SimpleNamespace(sequence_output=self.states)
 
 
-def inputs(positions, weights, other=None):
+def inputs(positions, weights):
     """One row of three tokens, the words 0, 1 and 2."""
     return MaskedInputs(
         input_ids=tf.constant([[0, 1, 2]]),
@@ -289,7 +274,6 @@ def inputs(positions, weights, other=None):
         masked_lm_positions=tf.constant([positions]),
         masked_lm_ids=tf.constant([positions]) * tf.cast([weights], tf.int32),
         masked_lm_weights=tf.constant([weights], tf.float32),
-        other_weights=None if other is None else tf.constant([other], tf.float32),
     )
 
 
@@ -302,7 +286,6 @@ def outputs(name, states, batch, corrupted, new_logits=None, drawn=(), **setting
       drawn: the generator's samples, [N] each.
     """
     settings = {"cloze_chunk_size": 2, "embedding_size": 4, "vocab_size": 4} | settings
-    settings = {"contrastive_weight": 0.0} | settings
     objective = objective_class(name)(types.SimpleNamespace(**settings))
     head = MaskedLMHead(4, 4, "token_predictions")
     head.build((None, 4))
@@ -326,17 +309,15 @@ def test_electra_15_by_hand():
     """Three tokens, the third masked and replaced; logits of "replaced" 0, 1 and -2.
 
     Over the masked one: -log sigmoid(-2) = log(1 + e^2) = 2.1269.
-    Over another, the second, which is original: -log sigmoid(-1) = log(1 + e) = 1.3133.
     (ELECTRA: (log 2 + 1.3133 + 2.1269) / 3 = 1.3778.)
     """
-    batch = inputs([2, 0], [1, 0], other=[0, 1, 0])
+    batch = inputs([2, 0], [1, 0])
     states, corrupted = np.zeros([1, 3, 4]), [0, 1, 3]
-    for name, settings, expected in (
-        ("electra_15", {"electra_15_positions": "masked"}, log(1 + np.e**2)),
-        ("electra_15", {"electra_15_positions": "other"}, log(1 + np.e)),
-        ("electra", {}, (log(2) + log(1 + np.e) + log(1 + np.e**2)) / 3),
+    for name, expected in (
+        ("electra_15", log(1 + np.e**2)),
+        ("electra", (log(2) + log(1 + np.e) + log(1 + np.e**2)) / 3),
     ):
-        out = outputs(name, states, batch, corrupted, [0, 1, -2], **settings)
+        out = outputs(name, states, batch, corrupted, [0, 1, -2])
         assert float(out.loss) == pytest.approx(expected, rel=1e-5)
 
 
@@ -459,58 +440,7 @@ def test_all_tokens_mlm_does_not_depend_on_the_chunks():
         np.testing.assert_allclose(parts[path], expected, rtol=1e-3, atol=1e-5)
 
 
-def test_electra_15_learns_from_other_positions():
-    model = tiny_model("electra_15", electra_15_positions="other")
-    batch = tiny_batch(draw_others=True)
-    out = model(batch)
-    others = batch["other_weights"].numpy() > 0
-    logits = out.discriminated.logits.numpy()[others]
-    replaced = out.is_replaced.numpy()[others]
-    # Some were replaced, too, or "original" would be all there is to learn.
-    assert 0 < replaced.mean() < 1
-    expected = (np.logaddexp(0, logits) - replaced * logits).mean()
-    assert float(out.discriminated.loss) == pytest.approx(expected, rel=1e-5)
-
-
 # Contrast.
-
-
-def test_contrast_by_hand():
-    """Two groups of two sequences; lengths do not matter, directions do.
-
-    Views e1, e1 and e2, e2: to its pair a view has cosine 1, to the two others 0. Loss
-    log(e + 2) - 1 = 0.5514, and all are right. In the other group e1, e2 and e1, e2: a
-    view has cosine 0 to its pair, 1 to one and 0 to another: log(e + 2) = 1.5514.
-    """
-    one, two = [3.0, 0.0], [0.0, 0.5]
-    views = tf.constant([[one, one], [two, two], [one, two], [one, two]])
-    near, far = log(np.e + 2) - 1, log(np.e + 2)
-    assert (near, far) == pytest.approx((0.5514, 1.5514), abs=1e-4)
-    found = contrast(views, 2, None)
-    np.testing.assert_allclose(found.losses, [near, near, far, far], rtol=1e-5)
-    np.testing.assert_array_equal(found.correct, [1, 1, 0, 0])
-    assert float(found.loss) == pytest.approx((near + far) / 2, rel=1e-5)
-    assert float(contrast(views, 2, 8.0).loss) == pytest.approx(near / 4 + far / 4)
-    # All four together: one more pair of each direction.
-    losses = contrast(views, 4, None).losses
-    assert float(losses[0]) == pytest.approx(log(3 * np.e + 4) - 1, rel=1e-5)
-
-
-def test_what_is_contrasted():
-    """The corrupted text and a crop of the original, by the head at [CLS]."""
-    model, batch = tiny_model("coco_lm", disc_weight=3.0), tiny_batch()
-    out = model(batch)
-    text = tuple(batch[n] for n in ("input_ids", "input_mask", "segment_ids"))
-    crops = masking.cropped(*text, batch["crop_uniform"])
-    states = [
-        model.electra(*views).sequence_output[:, 0]
-        for views in ((out.corrupted_ids, *text[1:]), crops)
-    ]
-    found = contrast(model.contrast_head(tf.stack(states, axis=1)), 2, None)
-    main = out.discriminated
-    np.testing.assert_allclose(main.contrast.losses, found.losses, rtol=1e-5)
-    expected = out.generated.loss + 3 * main.loss + 2 * found.loss + main.tokens.loss
-    assert float(out.total_loss) == pytest.approx(float(expected), rel=1e-5)
 
 
 # The policy gradient.
@@ -600,54 +530,3 @@ def test_rewards_are_the_discriminators_loss_at_the_samples():
 
 
 # The verdict on whole texts.
-
-
-def test_verdict_by_hand():
-    """Two texts of three tokens; the second token of the first was replaced.
-
-    Logits of "corrupted" 0 and log 3, that is 1/2 and 3/4: losses -log(1/2) = log 2
-    and -log(1 - 3/4) = log 4, their mean 3/2 log 2 = 1.0397.
-    """
-    is_replaced = tf.constant([[False, True, False], [False] * 3])
-    logits = tf.constant([0.0, log(3)], tf.float32)
-    found = judged(logits, is_replaced, None)
-    assert found.labels.numpy().tolist() == [1, 0]
-    np.testing.assert_allclose(found.losses, [log(2), log(4)], rtol=1e-6)
-    assert float(found.loss) == pytest.approx(1.5 * log(2), rel=1e-5)
-    # As a part of a global batch of six texts.
-    part = judged(logits, is_replaced, tf.constant(6.0))
-    assert float(part.loss) == pytest.approx(3 * log(2) / 6, rel=1e-5)
-
-
-def test_intact_texts_are_read_as_they_are():
-    batch = tiny_batch(rows=64, intact_share=0.5)
-    intact = batch["is_intact"].numpy()[:, 0] > 0
-    assert 16 < intact.sum() < 48
-    model = tiny_model("electra_sentence", sentence_weight=3.0)
-    out = model(batch)
-    ids, corrupted = batch["input_ids"].numpy(), out.corrupted_ids.numpy()
-    np.testing.assert_array_equal(corrupted[intact], ids[intact])
-    changed = (corrupted != ids).any(axis=1)
-    assert changed[~intact].mean() > 0.9
-    np.testing.assert_array_equal(out.is_replaced.numpy(), corrupted != ids)
-    sentences = out.discriminated.sentences
-    np.testing.assert_array_equal(sentences.labels, changed)
-    # The generator learns from them all the same.
-    usual = {name: value for name, value in batch.items() if name != "is_intact"}
-    assert float(out.generated.loss) == float(model(usual).generated.loss)
-    parts = out.generated.loss + 50 * out.discriminated.loss + 3 * sentences.loss
-    assert float(out.total_loss) == pytest.approx(float(parts), rel=1e-6)
-
-
-def test_metrics_of_whole_texts():
-    batch = tiny_batch(rows=16, intact_share=0.5)
-    model = shared_model("electra_sentence")
-    out = model(batch)
-    sums = model.objective.sums(out, batch)
-    found = out.discriminated.sentences
-    p = 1 / (1 + np.exp(-found.logits.numpy().astype(np.float64)))
-    right = found.labels.numpy()
-    losses = -np.where(right > 0, log(p), log(1 - p))
-    values = {m.name: float(m.evaluation(sums)) for m in model.objective.metrics}
-    assert values["sentence_loss"] == pytest.approx(losses.mean(), rel=1e-4)
-    assert values["sentence_accuracy"] == pytest.approx(((p > 0.5) == right).mean())

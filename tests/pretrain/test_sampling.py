@@ -11,12 +11,7 @@ from electra_tf.pretrain import sampling
 from electra_tf.pretrain.sampling import Curriculum
 from tests.helpers.encoder_passes import traced_for
 from tests.helpers.statistics import assert_like
-from tests.helpers.tiny_pretraining import (
-    VOCAB_SIZE,
-    tiny_batch,
-    tiny_config,
-    tiny_model,
-)
+from tests.helpers.tiny_pretraining import tiny_batch, tiny_config, tiny_model
 
 ALMOST_ONE = np.float32(0.99999994)
 
@@ -232,13 +227,6 @@ def test_uniform_sampler_reaches_both_ends():
         assert ids.numpy().tolist() == [[1, vocab_size - 2]]
 
 
-COUNTS = np.where(np.arange(VOCAB_SIZE) < 10, 0.0, np.arange(VOCAB_SIZE) ** 2)
-
-
-def curriculum(first=0, steps=100, decay="linear", **settings):
-    return Curriculum(first, steps, decay, token_counts=COUNTS, **settings)
-
-
 @pytest.mark.parametrize(
     "decay, step, expected",
     [
@@ -254,10 +242,10 @@ def curriculum(first=0, steps=100, decay="linear", **settings):
 def test_temperature_by_hand(decay, step, expected):
     """A phase of 100 steps begins at step 200; the temperature falls from 4 to 1."""
     batch = tiny_batch()
-    shape = batch["sample_uniform"].shape
-    falling = curriculum(200, decay=decay, temperature=(4.0, 1.0))
-    found = falling.apply(batch, tf.constant(step), tf.zeros(shape))["temperature"]
-    np.testing.assert_allclose(found, np.full((shape[0], 1), expected), rtol=1e-6)
+    falling = Curriculum(200, 100, 4.0, 1.0, decay)
+    found = falling.apply(batch, tf.constant(step))["temperature"]
+    rows = len(batch["input_ids"])
+    np.testing.assert_allclose(found, np.full((rows, 1), expected), rtol=1e-6)
 
 
 def test_samples_are_drawn_at_the_temperature_of_the_step():
@@ -265,54 +253,17 @@ def test_samples_are_drawn_at_the_temperature_of_the_step():
     falling = tiny_model("electra", temperature=1.0)
     for ours, theirs in zip(falling.variables, constant.variables, strict=True):
         ours.assign(theirs)
-    heated = curriculum(temperature=(3.0, 1.0))
-    start = heated.apply(batch, 0, batch["sample_uniform"])
+    heated = Curriculum(0, 100, 3.0, 1.0, "linear")
+    start = heated.apply(batch, 0)
     np.testing.assert_array_equal(
         falling(start).sampled_ids, constant(batch).sampled_ids
     )
-    end = heated.apply(batch, 100, batch["sample_uniform"])
+    end = heated.apply(batch, 100)
     np.testing.assert_array_equal(falling(end).sampled_ids, falling(batch).sampled_ids)
 
 
-def test_samples_from_word_frequencies():
-    """Of a third at the start: as frequent as in the data, the others as without."""
-    model, batch = tiny_model("electra"), tiny_batch(rows=4000)
-    uniform = tf.random.stateless_uniform(batch["sample_uniform"].shape, [1, 2])
-    given = curriculum(unigram_share=2 / 3).apply(batch, 50, uniform)
-    ids = given["given_ids"].numpy()
-    used = ids >= 0
-    share = used.mean()
-    assert abs(share - 1 / 3) < 4 * math.sqrt(2 / 9 / used.size)
-    expected = used.sum() * COUNTS / COUNTS.sum()
-    assert_like(np.bincount(ids[used], minlength=VOCAB_SIZE), expected)
-    sampled = model(given).sampled_ids.numpy()
-    np.testing.assert_array_equal(sampled[used], ids[used])
-    np.testing.assert_array_equal(sampled[~used], model(batch).sampled_ids[~used])
-
-
-def test_disallow_correct_holds_for_word_frequencies():
-    batch = tiny_batch(rows=1000)
-    everything = curriculum(unigram_share=1.0, disallow_correct=True)
-    uniform = tf.zeros(batch["sample_uniform"].shape)
-    found = everything.apply(batch, 0, uniform)["given_ids"]
-    assert (found >= 0).numpy().mean() > 0.9
-    assert not (found == batch["masked_lm_ids"]).numpy().any()
-
-
-@pytest.mark.parametrize(
-    "hparams, is_there",
-    [
-        ({}, False),
-        ({"curriculum_decay": "linear"}, False),
-        ({"temperature_start": 2.0}, True),
-        ({"unigram_share": 1.0}, True),
-    ],
-)
-def test_there_is_a_curriculum_only_where_one_is_set(hparams, is_there):
-    found = Curriculum.of(tiny_config(**hparams), 7, lambda: COUNTS)
-    assert (found is not None) == is_there
-    assert not is_there or (found.first, found.temperature, found.unigram_share) == (
-        7,
-        (2.0, 1.0) if "temperature_start" in hparams else None,
-        hparams.get("unigram_share", 0.0),
-    )
+def test_there_is_a_curriculum_only_where_one_is_set():
+    for hparams in ({}, {"curriculum_decay": "linear"}):
+        assert Curriculum.of(tiny_config(**hparams), 7) is None
+    config = tiny_config(temperature_start=2.0)
+    assert Curriculum.of(config, 7) == (7, 100, 2.0, 1.0, "exponential")

@@ -197,12 +197,11 @@ def test_a_dry_run_writes_nothing(data, tmp_path):
 METRIC_OF = {
     "two_stage": "disc_auc",
     "all_tokens_mlm": "replaced_token_accuracy",
-    "electra_sentence": "sentence_accuracy",
     "adversarial": "generator_entropy",
     "electra_15": "disc_loss",
     "replace_mlm": "token_loss",
     "frozen_generator": "disc_auc",
-    "corrective_lm": "contrastive_accuracy",
+    "corrective_lm": "token_loss",
     "multi_choice": "token_accuracy",
     "electric": "disc_recall",
     "mlm": "masked_lm_loss",

@@ -51,16 +51,6 @@ def test_a_batch_must_divide_into_replicas_and_parts(
         distribution.check_training_batch(made, replicas)
 
 
-def test_sequences_that_are_contrasted_stay_together():
-    made = config(train_batch_size=24, eval_batch_size=12, eval_every_steps=5)
-    distribution.check_training_batch(made, 2, group=4)
-    distribution.check_evaluation_batch(made, 3, group=4)
-    with pytest.raises(UserError, match="by 32 = 4 .* x contrastive_group 8"):
-        distribution.check_training_batch(made, 4, group=8)
-    with pytest.raises(UserError, match="2 replicas x contrastive_group 4"):
-        distribution.check_evaluation_batch(made, 2, group=4)
-
-
 @pytest.mark.parametrize(
     "when", [{"do_train": False, "do_eval": True}, {"eval_every_steps": 5}]
 )
