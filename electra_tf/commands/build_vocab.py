@@ -22,6 +22,8 @@ from electra_tf.storage.remote import check_writable, names_in
 from electra_tf.text import corpus, records
 from electra_tf.text.vocabulary import SPECIAL_TOKENS, TokenizerConfig, settings_path
 
+_MANY_STRIPPED = 0.01  # of the words; French has a fifth, English hardly any
+
 shared_flags.define_corpus()
 _VOCAB_SIZE = flags.DEFINE_integer(
     "vocab_size", 30522, "Number of tokens, special ones included.", lower_bound=1
@@ -88,6 +90,12 @@ def main(argv: list[str]) -> None:
     )
     if number := counts.num_too_long:
         print(f"Left out: {vocabulary_training.describe_too_long(number)}")
+    if counts.num_stripped > _MANY_STRIPPED * num_words:
+        print(
+            f"warning: stripping accents changed {counts.num_stripped:,} of these "
+            "words. If the language needs its accents, vowel signs or diacritics,\n"
+            "build again with --no-strip-accents."
+        )
     if counts.replaced_in:
         print(f"Left out: {corpus.describe_replaced(counts.replaced_in)}.")
     if num_padding:

@@ -30,7 +30,7 @@ from electra_tf.storage.files import atomic_write
 from electra_tf.storage.manifest import sha256
 from electra_tf.text import corpus
 from electra_tf.text.units import Corpus, Unit
-from electra_tf.text.vocabulary import Vocabulary
+from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 
 SCHEMA_VERSION = 2
 # Shards have about 64 MB of text; those of small corpora down to 4 MB, so that up to 16
@@ -41,8 +41,7 @@ _COMPRESSED_RATIO = 3.5  # bytes of text per byte of a compressed file, roughly
 _NAME = "build"
 _MIN_SEQ_LENGTH = 8
 _MAX_NAMES = 1000  # of files, in the manifest
-# Shares of the tokens of a data set, and of a vocabulary, for a warning.
-_MUCH_UNKNOWN, _MUCH_CASED = 0.05, 0.01
+_MUCH_UNKNOWN = 0.05  # of the tokens of a data set, for a warning
 
 _Group = tuple[list[Unit], list[int]]  # units, numbers of their shards
 
@@ -236,17 +235,13 @@ def _warnings(manifest: dict, vocab: Vocabulary) -> Iterator[str]:
             f"{vocab.path} of another language?\nWords of more than 200 characters are "
             "also [UNK]: scripts without spaces need some, or line ends."
         )
-    if manifest["tokenizer"]["do_lower_case"]:
-        cased = sum(
-            token != token.lower() and not token.startswith("[") and len(token) > 1
-            for token in vocab.tokens
+    config = TokenizerConfig(**manifest["tokenizer"])
+    if changed := vocab.changed_by(config):
+        yield (
+            f"{len(changed):,} tokens of {vocab.path}, {changed[0]!r} first, are in no "
+            f"text, as it was made {config}: build again with --no-lower-case, or with "
+            "--no-strip-accents for a lower-cased vocabulary with accents."
         )
-        if cased > _MUCH_CASED * len(vocab):
-            yield (
-                f"{cased:,} tokens of {vocab.path} have capital letters, but the text "
-                "was lower-cased: for a cased vocabulary, build again with "
-                "--no-lower-case."
-            )
 
 
 # The plan, and the tasks of workers.

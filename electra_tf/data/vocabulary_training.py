@@ -61,12 +61,14 @@ class WordCounts(NamedTuple):
         replaced_in: bytes that were not UTF-8 and were left out, by file.
         num_forgotten: occurrences of rare words that were dropped to limit memory.
         num_too_long: occurrences of words that are too long for the tokenizer.
+        num_stripped: occurrences of words that lost accents.
     """
 
     words: Counter
     replaced_in: Counter = Counter()
     num_forgotten: int = 0
     num_too_long: int = 0
+    num_stripped: int = 0
 
 
 def count(
@@ -126,13 +128,14 @@ def _read_counts(path: str) -> WordCounts:
 def total_of(parts: Iterable[WordCounts]) -> WordCounts:
     """The sum of counts; the order matters if rare words are dropped."""
     words, replaced_in = Counter(), Counter()
-    num_forgotten = num_too_long = 0
+    num_forgotten = num_too_long = num_stripped = 0
     for part in parts:
         words.update(part.words)
         replaced_in.update(part.replaced_in)
         num_forgotten += part.num_forgotten + _forget_rare(words)
         num_too_long += part.num_too_long
-    return WordCounts(words, replaced_in, num_forgotten, num_too_long)
+        num_stripped += part.num_stripped
+    return WordCounts(words, replaced_in, num_forgotten, num_too_long, num_stripped)
 
 
 def count_documents(
@@ -161,14 +164,18 @@ def _pieces(
 
 def _normalized(raw: Counter, config: TokenizerConfig) -> WordCounts:
     words: Counter = Counter()
-    num_too_long = 0
+    num_too_long = num_stripped = 0
+    kept = config._replace(strip_accents=False)
     for text, count in raw.items():
-        for word in basic_tokenize(text, config):
+        found = basic_tokenize(text, config)
+        if not text.isascii() and found != basic_tokenize(text, kept):
+            num_stripped += count
+        for word in found:
             if len(word) <= MAX_CHARS_PER_WORD:
                 words[word] += count
             else:
                 num_too_long += count
-    return WordCounts(words, num_too_long=num_too_long)
+    return WordCounts(words, num_too_long=num_too_long, num_stripped=num_stripped)
 
 
 def _forget_rare(words: Counter) -> int:

@@ -26,7 +26,7 @@ from electra_tf.processes import Commands, run_commands
 from electra_tf.storage import remote
 from electra_tf.storage.files import check_place
 from electra_tf.storage.remote_run import remove_run
-from electra_tf.text.vocabulary import Vocabulary
+from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 from electra_tf.train.supervisor import StopRequest, leave_at_once
 
 if TYPE_CHECKING:
@@ -119,7 +119,10 @@ def resolve(
     place, explicit = (flags.data_dir, flags.model_name), flags.hparams
     path = FinetuningConfig.weights_of(*place, explicit)
     if path is None:
-        return FinetuningConfig.from_hparams(*place, explicit), None
+        config = FinetuningConfig.from_hparams(*place, explicit)
+        if "do_lower_case" not in explicit and os.path.isfile(config.vocab_file):
+            resolve_settings(Vocabulary.load(config.vocab_file))
+        return config, None
     try:
         source = readers.find(path, console.log)
     except readers.NoModelError as error:

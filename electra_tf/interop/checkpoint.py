@@ -57,7 +57,6 @@ _IGNORED = {
     EVALUATE: {"stage_one_steps", "init_discriminator", "init_generator"},
     WARM_START: {"max_position_embeddings"},
 }
-_FEW_CAPITALS = 0.01  # of the tokens; uncased vocabularies have none
 _WEIGHTS = (".safetensors", ".h5")  # files of weights in directories
 OF_IDENTITY = {
     *names_in_roles(PretrainingConfig, IDENTITY),
@@ -262,20 +261,10 @@ class CheckpointInfo:
             log(f"Note: {self.origin}: {note}.")
 
     def unknown_casing(self, vocab: Vocabulary) -> str | None:
-        """The error message if the casing is unknown and matters; else None.
-
-        The original's default, lower case, would leave tokens with capitals unused.
-        """
-        if self.do_lower_case is not None or vocabulary.read_settings(vocab.path):
+        """The error message if the casing is unknown and matters; else None."""
+        if self.do_lower_case is not None:
             return None
-        capitals = sum(t != t.lower() and not t.startswith("[") for t in vocab.tokens)
-        if capitals <= _FEW_CAPITALS * len(vocab):
-            return None
-        return (
-            f"{self.origin} does not say whether it lower-cases text, and {capitals:,} "
-            f"tokens of {vocab.path} have capitals.\nSet the hparam do_lower_case, or "
-            f'write {{"do_lower_case": false}} (or true) into {vocab.path}.json.'
-        )
+        return vocabulary.unsettled(vocab, self.origin, TokenizerConfig())
 
     def check_casing(self, vocab: Vocabulary) -> None:
         """Raises a `UserError` if the casing is unknown and matters."""

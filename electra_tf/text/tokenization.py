@@ -18,7 +18,6 @@ The steps (BERT's basic tokenizer, then greedy longest match):
 import array
 import bisect
 import re
-import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -34,7 +33,6 @@ from electra_tf.text.vocabulary import (
 )
 
 _PUNCTUATION = unicode_classes.code_points(unicode_classes.PUNCTUATION)
-_MARKS = unicode_classes.code_points(unicode_classes.NONSPACING_MARKS)
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -247,11 +245,7 @@ def raw_words(text: str) -> list[str]:
 
 def _split_word(word: str, config: TokenizerConfig) -> list[str]:
     """Steps 2 and 3 for one word of cleaned text."""
-    if config.do_lower_case:
-        word = word.lower()
-        if config.strip_accents and not word.isascii():
-            decomposed = unicodedata.normalize("NFD", word)
-            word = "".join(c for c in decomposed if c not in _MARKS)
+    word = config.normalize(word)
     spaced = "".join(f" {c} " if c in _PUNCTUATION else c for c in word)
     return spaced.split()
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -29,6 +30,10 @@ SPECIAL_NAMES = {f"{t[1:-1].lower()}_token": t for t in sorted(SPECIAL_TOKENS)}
 _MAX_CHARS = (100, MAX_CHARS_PER_WORD)
 # Limit of tensorflow_text for a token without its "##".
 _MAX_TOKEN_BYTES = 256
+# Share of tokens that the settings may change without a question.
+_FEW_CHANGED = 0.02
+
+_MARKS = unicode_classes.code_points(unicode_classes.NONSPACING_MARKS)
 
 
 class TokenizerConfig(NamedTuple):
@@ -47,6 +52,15 @@ class TokenizerConfig(NamedTuple):
         """Whether both give the same tokens for every text."""
         lower = self.do_lower_case == other.do_lower_case
         return lower and strips_accents(self) == strips_accents(other)
+
+    def normalize(self, word: str) -> str:
+        """A word of cleaned text in lower case, decomposed, without accents."""
+        if self.do_lower_case:
+            word = word.lower()
+            if self.strip_accents and not word.isascii():
+                decomposed = unicodedata.normalize("NFD", word)
+                word = "".join(c for c in decomposed if c not in _MARKS)
+        return word
 
     def __str__(self) -> str:
         if not self.do_lower_case:
@@ -126,6 +140,15 @@ class Vocabulary:
                     f"the {_MAX_TOKEN_BYTES} bytes that tensorflow_text takes"
                 )
         return None
+
+    def changed_by(self, config: TokenizerConfig) -> list[str]:
+        """The tokens that no text gets, as normalising changes them; [] if few.
+
+        Single characters do not count: some alphabets hold all of ASCII, for any text.
+        """
+        words = ((t, t.removeprefix("##")) for t in self.tokens if t[:1] != "[")
+        changed = [t for t, w in words if len(w) > 1 and config.normalize(w) != w]
+        return changed if len(changed) > _FEW_CHANGED * len(self) else []
 
     def notes(self) -> list[str]:
         """Notes for the user that are not errors."""
@@ -292,6 +315,26 @@ def read_settings(vocab: Vocabulary | str | os.PathLike) -> TokenizerConfig | No
     return config
 
 
+def unsettled(vocab: Vocabulary, user: str, config: TokenizerConfig) -> str | None:
+    """The error message if no file states the settings and they matter; else None.
+
+    The original's default would leave tokens with capitals or accents unused.
+
+    Args:
+      user: subject of the message.
+      config: the default.
+    """
+    changed = vocab.changed_by(config)
+    if not changed or read_settings(vocab):
+        return None
+    return (
+        f"{user} does not say whether it lower-cases text and strips accents, which "
+        f"would change {len(changed):,} tokens of {vocab.path}, {changed[0]!r} first.\n"
+        f'Set do_lower_case, or write into {vocab.path}.json {{"do_lower_case": false}}'
+        ' or {"do_lower_case": true, "strip_accents": false} for text with accents.'
+    )
+
+
 def resolve_settings(
     vocab: Vocabulary,
     do_lower_case: bool | None = None,
@@ -301,7 +344,7 @@ def resolve_settings(
 
     The default (None) of each is that of the vocabulary's settings, or else of the
     original: lower-case, strip accents. Raises UserError for a value that contradicts
-    the vocabulary's settings.
+    the vocabulary's settings, and where nothing states the casing and it matters.
     """
     stored = read_settings(vocab)
     default = stored or TokenizerConfig()
@@ -309,6 +352,8 @@ def resolve_settings(
         default.do_lower_case if do_lower_case is None else do_lower_case,
         default.strip_accents if strip_accents is None else strip_accents,
     )
+    if do_lower_case is None and (question := unsettled(vocab, vocab.path, config)):
+        raise UserError(question)
     if stored and not stored.equivalent(config):
         where = settings_path(vocab.path)
         where = where if os.path.exists(where) else vocab.path

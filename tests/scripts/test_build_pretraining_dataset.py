@@ -353,15 +353,19 @@ def test_lost_tokens_are_reported(tmp_path, text, warning):
         assert manifest_of(tmp_path / "out")["token_counts"]["unknown"] == 50
 
 
-def test_a_cased_vocabulary_and_lower_case(text, tmp_path):
-    vocab = tmp_path / "cased.txt"
+@pytest.mark.parametrize(
+    ("prefix", "decided"), [("Z", "--no-lower-case"), ("é", "--no-strip-accents")]
+)
+def test_a_vocabulary_with_capitals_or_accents(text, tmp_path, prefix, decided):
+    vocab = tmp_path / "vocab.txt"
     tokens = VOCAB.read_text().splitlines()
-    tokens += [f"Z{word}" for word in WORDS if word.isascii()][:99]
+    tokens += [f"{prefix}{word.lower()}" for word in WORDS if word.isascii()]
     vocab.write_text("".join(f"{token}\n" for token in tokens))
-    flags = (f"--vocab-file={vocab}",)
-    assert "have capital letters" in succeed(text, tmp_path / "lower", *flags)
-    flags += ("--no-lower-case",)
-    assert "have capital letters" not in succeed(text, tmp_path / "cased", *flags)
+    arguments = text, tmp_path / "out", f"--vocab-file={vocab}"
+    assert "does not say whether it lower-cases text" in fail(*arguments)[0]
+    assert "are in no text" in succeed(*arguments, "--do-lower-case")
+    arguments = text, tmp_path / "kept", f"--vocab-file={vocab}"
+    assert "are in no text" not in succeed(*arguments, decided)
 
 
 # Reading of the data by a run.

@@ -128,6 +128,23 @@ def test_words_that_are_too_long_are_reported(tmp_path):
     assert settings["num_words_too_long"] == 50
 
 
+@pytest.mark.parametrize(
+    ("text", "is_warned"),
+    [
+        ("मैं दिल्ली में रहता हूँ\n" * 9, True),
+        ("가나다 학교\n" * 9, True),
+        ("a café " + "and plain words " * 99, False),
+        ("北京 text\n" * 9, False),
+    ],
+)
+def test_many_words_that_lose_accents_are_reported(tmp_path, text, is_warned):
+    (tmp_path / "in.txt").write_text(text, encoding="utf-8")
+    flags = "--corpus-dir", tmp_path / "in.txt", "--vocab-size", 300
+    flags += "--output-file", tmp_path / "vocab.txt", "--overwrite"
+    assert ("warning: stripping accents changed" in build(*flags)) == is_warned
+    assert "warning" not in build(*flags, "--no-strip-accents")
+
+
 @pytest.mark.thorough
 def test_a_data_set_as_corpus(tmp_path):
     from tests.helpers import tiny_texts

@@ -120,6 +120,47 @@ class TestSettings:
         with open(vocab.path + ".json", encoding="utf-8") as f:
             assert json.load(f)["corpus"] == "x"
 
+    @pytest.mark.parametrize(
+        ("tokens", "is_clear"),
+        [
+            (["में", "##दिल्ली"], False),
+            (["がくせい", "##がく"], False),
+            (["أحمد", "##أحمد"], False),
+            (["việt", "güneş"], False),
+            (["학교", "##학교"], False),
+            (["Paris", "##ST"], False),
+            (
+                [
+                    "म",
+                    "##स",
+                    "か",
+                    "##い",
+                    "本",
+                    "احمد",
+                    "##\u1100",
+                    "ß",
+                    "ı",
+                    "\u0e01",
+                ],
+                True,
+            ),
+            ([*"ABÉが", "##\u0301", "[É]", *(f"w{i}" for i in range(99)), "é0"], True),
+        ],
+    )
+    def test_are_needed_for_capitals_and_accents_of_any_script(
+        self, tmp_path, tokens, is_clear
+    ):
+        vocab = vocabulary.write_tokens(tmp_path / "v.txt", [*SPECIAL, *tokens])
+        if not is_clear:
+            with pytest.raises(UserError, match="lower-cases text and strips accents"):
+                vocabulary.resolve_settings(vocab)
+            assert vocab.changed_by(TokenizerConfig()) == tokens
+            assert not vocab.changed_by(TokenizerConfig(False))
+            # An explicit casing counts.
+            assert vocabulary.resolve_settings(vocab, True) == TokenizerConfig()
+            vocabulary.write_settings(vocab, TokenizerConfig())
+        assert vocabulary.resolve_settings(vocab) == TokenizerConfig()
+
     def test_contradictions_are_refused(self, vocab):
         vocabulary.write_settings(vocab, TokenizerConfig(True, False))
         assert vocabulary.resolve_settings(vocab, True, False) == (True, False)
