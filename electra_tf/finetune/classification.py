@@ -1,14 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One or two texts, and a class, several classes or a number.
-
-Above 600 lines: several classes are read, featurized and scored by the same code.
-"""
+"""One or two texts, and a class, several classes or a number."""
 
 from __future__ import annotations
 
 import collections
 import functools
-import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -141,7 +137,8 @@ class TextTask(Task):
         return columns_of(self.description, self.usual_columns, self.num_texts)
 
     def read_inputs(self, source: Source) -> Iterator[Input]:
-        """Texts in columns."""
+        """Texts in columns, separated as in the task's own files."""
+        source = source._replace(delimiter=self.description.get("delimiter"))
         return inputs.texts(source, self.columns, self.identity)
 
     def input_example(
@@ -311,6 +308,14 @@ class TextTask(Task):
                     f"{train} has {len(labels)} labels ({', '.join(labels)}); there "
                     f"is nothing to learn{skipped}."
                 )
+            # pandas writes 1.0 for 1 in a column with an empty cell.
+            wholes = {x: re.fullmatch(r"(-?\d+)\.0+", x) for x in labels}
+            if both := [x for x, m in wholes.items() if m and m[1] in labels]:
+                whole = wholes[both[0]][1]
+                yield (
+                    f"{train} has the labels {whole} and {both[0]}, one number.\nWrite "
+                    "each class in one way."
+                )
             examples = [] if self.stored else self.read("train")
             texts = {(e.text_a, e.text_b) for e in examples}
             if len(texts) < len({e.label for e in examples}):
@@ -332,7 +337,7 @@ class TextTask(Task):
     def label_columns(self) -> tuple[str, ...]:
         """One; of classes in columns of their own, all."""
         label = self.description["label"]
-        return (label,) if isinstance(label, str) else tuple(label)
+        return tuple(label) if isinstance(label, list) else (label,)
 
     def examples(self, split: str) -> list[InputExample]:
         """All rows with a right label."""
@@ -353,49 +358,36 @@ class TextTask(Task):
         Spaces around labels do not count.
         """
         bad, [columns, *_] = functools.partial(self.bad, split), self.columns
-        rows, is_test = [], split == "test"
-        # In the described columns alone: those of other files are looked for.
+        eid, is_test = 0, split == "test"
+        # Only the configured columns.
         wanted = columns if is_test else (*columns, *self.label_columns)
-        found = inputs.whole_rows(self.source(split), [wanted], bad, len(columns))
-        for where, row, _ in found:
+        rows = inputs.whole_rows(self.source(split), [wanted], bad, len(columns))
+        for where, row, _ in rows:
             try:
                 label = self.unknown_label() if is_test else self.label_of(row)
-                rows.append((where, row, label))
             except ValueError as error:
                 bad(where, str(error))
-        labels = [label for *_, label in rows]
-        labels = labels if is_test else self.one_spelling(split, labels)
-        for eid, ((where, row, _), label) in enumerate(zip(rows, labels, strict=True)):
-            yield where, eid, inputs.text_fields(row, columns, self.identity), label
+                continue
+            fields = inputs.text_fields(row, columns, self.identity)
+            yield where, eid, fields, label
+            eid += 1
 
     def label_of(self, row: Row) -> Any:
         """The label of a row; ValueError for a cell of another type."""
         [column] = self.label_columns
-        if isinstance(row[column], (list, dict)) or inputs.is_printed(row[column]):
-            hint = "; type multilabel reads lists" * self._has_classes
-            raise ValueError(f"{column} is {shown(row[column])}{hint}")
-        if label := str(row[column]).strip():
+        label = row[column]
+        if isinstance(label, (list, dict)) or _PRINTED.fullmatch(str(label).strip()):
+            hint = "; type multilabel has several labels" * self._has_classes
+            raise ValueError(f"{column} is {shown(label)}, a list{hint}")
+        if label := str(label).strip():
             return label
         raise ValueError(f"the column {column!r} is empty")
 
-    def one_spelling(self, split: str, labels: list[Any]) -> list[Any]:
-        """Labels in one spelling for equal numbers, such as 0 and 0.0."""
-        if not self._has_classes:
-            found = [inputs.with_decimal_point(label) for label in labels]
-            if count := sum(map(str.__ne__, labels, found)):
-                self.remark(split, "numbers have a decimal comma", count)
-            return found
-        is_known = split != "train" or self.stored
-        spellings = inputs.spellings(self.labels if is_known else labels)
-        known = {*self.labels} if is_known else set()
-        found = [
-            label if label in known else spellings.get(inputs.number_of(label), label)
-            for label in labels
-        ]
-        if not is_known and (count := len({*labels}) - len({*found})):
-            what = "spellings of a number that another class has, as 0.0 beside 0"
-            self.remark(split, what, count)
-        return found
+
+# A list or object that a program printed: ['a'], ["a"], ['a' 'b'], [a, b], {'a'}.
+_PRINTED = re.compile(
+    r"""[\[{(]\s*['"].*[]})]|[\[{]([^]}]*[,:][^]}]*)?[]}]""", re.DOTALL
+)
 
 
 def columns_of(
@@ -421,9 +413,7 @@ def _wrong_number(label: str, lowest: float, highest: float) -> str | None:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        either = f"; {label.replace(',', '.')} or {label.replace(',', '')}?"
-        is_thousands = re.fullmatch(r"-?\d{1,3}(,\d{3})+", label)
-        return f"{shown(label)} is not a number{either if is_thousands else ''}"
+        return f"{shown(label)} is not a number; its decimal sign is a point"
     if lowest <= value <= highest:
         return None
     return f"the score is {label}; it must be {lowest:g} to {highest:g}"
@@ -434,38 +424,23 @@ def _range(examples: Sequence[InputExample]) -> tuple[float, float]:
     return min(numbers, default=0.0), max(numbers, default=1.0)
 
 
-_VECTOR = re.compile(r"[01]([ ,;|]+[01])+")
-_UNNAMED = (
-    "labels are vectors of {} numbers, one for each class, and classes are called by "
-    "their place from 0; label_names names them"
-)
+# The labels of a text as a vector: 1 0 0, 1,0,0, [1.0, 0.0, 0.0].
+_VECTOR = re.compile(r"\W*[01](\.0*)?(\W+[01](\.0*)?)+\W*")
 
 
 def _split(label: Any, separator: str) -> tuple[str, ...] | None:
     """The labels of one text, without the spaces around them; None for others.
 
-    A list, one that was printed (as pandas does), 0 and 1 side by side, or a text with
-    separators.
+    A list, or a text with separators.
     """
     if isinstance(label, str):
-        found = inputs.printed(label) if label.strip()[:1] in ("[", "(", "{") else None
-        is_vector = _VECTOR.fullmatch(label.strip())
-        label = re.findall("[01]", label) if is_vector else label.split(separator)
-        label = label if found is None else found
+        label = None if _PRINTED.fullmatch(label.strip()) else label.split(separator)
     parts = label if isinstance(label, list) else [label]
     if any(part is None or isinstance(part, list | dict) for part in parts):
         return None
     parts = (int(part) if isinstance(part, bool) else part for part in parts)
-    found = (str(part).strip() for part in parts)
-    return tuple(part for part in found if part)
-
-
-def _width_of_vectors(labels: Sequence[tuple[str, ...]]) -> int:
-    """The classes where labels are vectors of 0 and 1, a number for each; else 0."""
-    widths = {len(label) for label in labels} or {0}
-    numbers = {inputs.number_of(name) for label in labels for name in label}
-    is_vector = len(widths) == 1 and max(widths) > 1 and numbers <= {0.0, 1.0}
-    return max(widths) if is_vector else 0
+    texts = (str(part).strip() for part in parts)
+    return tuple(text for text in texts if text)
 
 
 class MultilabelScorer(Scorer):
@@ -508,12 +483,15 @@ class MultilabelScorer(Scorer):
         return len({row.tobytes() for row in self._arrays()[1]}) == 1
 
 
+_FLAGS = {"0": False, "0.0": False, "False": False, "false": False}
+_FLAGS |= {"1": True, "1.0": True, "True": True, "true": True}
+
+
 class MultilabelTask(TextTask):
     """Any number of classes for texts in columns."""
 
     fewest_labels = 1  # Which a text may have or not.
     main_metric = "f1"
-    _width: int | None = None  # of labels that are vectors; 0 for others
 
     @property
     def head(self) -> HeadSpec:
@@ -525,61 +503,51 @@ class MultilabelTask(TextTask):
         flags = FeatureSpec("label_flags", (len(self.labels),), "float32")
         return (flags, FeatureSpec("eid", (), "int32"))
 
-    @property
-    def _has_columns(self) -> bool:
-        """Whether each class has a column of its own, of 0 and 1."""
-        return isinstance(self.description["label"], list)
-
     def label_of(self, row: Row) -> tuple[str, ...]:
         """The labels of a row; ValueError for cells of another type."""
-        number = inputs.number_of
-        cells = {name: row[name] for name in self.label_columns}
-        flags = {k: x if isinstance(x, bool) else number(x) for k, x in cells.items()}
-        if self._has_columns:
-            if wrong := [name for name, flag in flags.items() if flag not in (0, 1)]:
+        if isinstance(self.description["label"], list):
+            flags = {k: _FLAGS.get(str(row[k]).strip()) for k in self.label_columns}
+            if wrong := [name for name, flag in flags.items() if flag is None]:
                 value = shown(row[wrong[0]])
                 raise ValueError(f"column {wrong[0]!r} is {value}, not 0 or 1")
-            return tuple(name for name, flag in flags.items() if flag)
+            return tuple(str(name) for name, flag in flags.items() if flag)
         [column] = self.label_columns
-        found = _split(row[column], self.description.get("separator", ","))
-        if found is None:
-            raise ValueError(f"{column} is {shown(row[column])}, not a list of labels")
-        return found
+        labels = _split(row[column], self.description.get("separator", ","))
+        if labels is None:
+            what = (
+                f'{shown(row[column])}, neither a list in JSON nor labels with "," or'
+            )
+            raise ValueError(f'{column} is {what} the task\'s "separator" between them')
+        return labels
 
-    def one_spelling(self, split: str, labels: list[Any]) -> list[Any]:
-        """Labels by name: of vectors those that are 1, of numbers those of a list."""
-        if self._has_columns:
-            return labels
-        names = self.description.get("label_names")
-        if split == "train" or not self.is_there("train"):
-            self._width = _width_of_vectors(labels)
+    def rows(self, split: str) -> Iterator[tuple[str, int, dict[str, Any], Any]]:
+        """As of one label; numbers by the names of `label_names`.
+
+        Raises `UserError` for a file whose labels are vectors of 0 and 1.
+        """
+        rows = [*super().rows(split)]
+        labels = [label for *_, label in rows]
+        is_one_column = not isinstance(self.description["label"], list)
+        if is_one_column and split == "train" and labels:
+            if all(_VECTOR.fullmatch(" ".join(label)) for label in labels):
+                raise UserError(
+                    f"task {self.name}: the labels of {self.path(split)} are vectors "
+                    "of 0 and 1.\nWrite the names of the classes, or give each class a "
+                    'column of its own: "label": ["joy", "fear"].'
+                )
             if {*labels} == {("0",), ("1",)}:
                 raise UserError(
                     f"task {self.name}: the labels of {self.path(split)} are 0 and 1. "
                     "Use the type classification, or list columns in label."
                 )
-            if self._width and not names:
-                self.remark(split, _UNNAMED.format(self._width), 0)
-        elif self._width is None:
-            self.read("train")
-        if self._width:
-            names = names or [*map(str, range(self._width))]
-            labels = [self._of_vector(label, names) for label in labels]
-        elif names:
-            of_number = {str(number): name for number, name in enumerate(names)}
-            labels = [tuple(of_number.get(x, x) for x in label) for label in labels]
         flat = [name for label in labels for name in label]
         if several := [name for name in flat if re.search(r"\w *[;|] *\w", name)]:
             what = f'labels such as {shown(several[0])} are one class; "separator" '
             self.remark(split, f"{what}of the task parts them", len(several))
-        spelling = dict(zip(flat, super().one_spelling(split, flat), strict=True))
-        return [tuple(dict.fromkeys(map(spelling.get, label))) for label in labels]
-
-    def _of_vector(self, label: tuple[str, ...], names: Sequence[str]):
-        numbers = [inputs.number_of(x) for x in label]
-        if len(numbers) != self._width or not {*numbers} <= {0.0, 1.0}:
-            return ("no vector: " + " ".join(label),)
-        return tuple(itertools.compress(names, numbers))
+        numbers = enumerate(self.description.get("label_names", ()))
+        names = {str(number): name for number, name in numbers}
+        for where, eid, fields, label in rows:
+            yield where, eid, fields, tuple({names.get(x, x): 0 for x in label})
 
     def unknown_label(self) -> tuple[str, ...]:
         """The labels of a test set, which has none."""

@@ -11,11 +11,8 @@ import ast
 import contextlib
 import csv
 import difflib
-import functools
-import io
 import itertools
 import json
-import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,27 +29,24 @@ TABLES = ("tsv", "csv", "jsonl", "json", "parquet")
 # Kind of input -> the formats that it is read from.
 FORMS = {
     "texts": (*TABLES, "txt"),
-    "words": ("txt", "jsonl", "json", "csv", "parquet"),
+    "words": ("txt", "conll", "jsonl", "json", "parquet"),
     "questions": TABLES,
 }
-# Endings of files that are read as txt.
-_CONLL = ("conll", "conllu", "iob", "bio", "bmes", "bioes")
+CONLL = "conll"  # lines of columns
+# Endings of files of words that are read as conll.
+_CONLL = (CONLL, "conllu", "iob", "bio", "bmes", "bioes", "tsv")
 _ROWS = "rows"  # of Python's objects
 LINES = "lines"  # of text
 # Characters of the data that a message shows.
 _SHOWN = 200
-_SAMPLE = 10_000  # lines that separator and quotes of a table are recognised from
+MOST_JSON_BYTES = 1 << 30  # of a .json file, unpacked, which is read as a whole
 csv.field_size_limit(sys.maxsize)
-Row = dict[str | None, Any]  # by column; cells beyond the header's are under None
-Columns = tuple[str, ...]
+# By column: its name, or its number from 1 in a table without a header. Under None is
+# what is wrong with a row that has not as many cells as the table has columns.
+Row = dict[Any, Any]
+Columns = tuple[Any, ...]
 Choices = Sequence[Columns]
 Placed = Iterator[tuple[str, Row]]  # each row with its place in the file
-
-
-@functools.cache
-def say_once(text: str) -> None:
-    """Writes a note to standard error."""
-    print(f"Note: {text}.", file=sys.stderr)
 
 
 class Source(NamedTuple):
@@ -60,20 +54,17 @@ class Source(NamedTuple):
 
     Attributes:
       name: of the file, for messages.
-      skipped: lines of the file that are left out before (of a table, below its
-        header).
-      delimiter: of a table in text; None: recognised by its header.
-      is_quoted: whether its cells may be quoted; None: recognised.
-      say: called with notes on the recognised format.
+      skipped: lines of the file before these.
+      header: the first line of a table, where it is one of those.
+      delimiter: of a table in text; None: a tab in .tsv, a comma in .csv.
     """
 
     name: str
     form: str
     lines: Iterable[Any]
     skipped: int = 0
+    header: str | None = None
     delimiter: str | None = None
-    is_quoted: bool | None = None
-    say: Callable[[str], None] = say_once
 
     @classmethod
     def of(cls, path: Path) -> Source:
@@ -112,8 +103,9 @@ def open_source(path: str | None, form: str | None, kind: str) -> Source:
 
     Raises `UserError` as `input_form` does.
     """
-    found = input_form(path, form, kind)
-    return Source(path or corpus.STANDARD_INPUT, found, _lines(path))
+    return Source(
+        path or corpus.STANDARD_INPUT, input_form(path, form, kind), _lines(path)
+    )
 
 
 def input_form(path: str | None, form: str | None, kind: str) -> str:
@@ -121,42 +113,38 @@ def input_form(path: str | None, form: str | None, kind: str) -> str:
 
     Raises `UserError` for a form that is not known, or not of this kind.
     """
-    found = form or form_of(path or "")
-    found = "txt" if found in _CONLL else found
+    form = form or form_of(path or "")
+    form = CONLL if kind == "words" and form in _CONLL else form
     forms = [x for x in FORMS[kind] if path or x != "parquet"]
-    if found not in forms:
+    if form not in forms:
         raise UserError(
-            f"{path or 'standard input'} is {found or 'of no known format'}; this task "
+            f"{path or 'standard input'} is {form or 'of no known format'}; this task "
             f"reads {', '.join(forms)}.\n--input-format names the format."
         )
-    return LINES if found == "txt" else found
+    return LINES if form == "txt" else form
 
 
-def can_cut(path: str | Path, form: str, kind: str) -> bool:
+def can_cut(path: str | Path, form: str) -> bool:
     """Whether each line of a file (but a header) is an input of its own."""
-    if Path(path).suffix.lower() in COMPRESSED:
-        return False
-    if form == "tsv":  # A line may end inside a quoted cell.
-        sample = list(itertools.islice(_lines(path), _SAMPLE))
-        return not _is_quoted(_with_quotes(str(path), sample), "\t")
-    return form == "jsonl" or (form == LINES and kind == "texts")
+    is_packed = Path(path).suffix.lower() in COMPRESSED
+    return form in ("tsv", "jsonl", LINES) and not is_packed
 
 
 def open_part(part: Unit, skipped: int) -> Source:
-    """The lines of a file that begin in some of its bytes, and its header.
+    """The lines of a file that begin in some of its bytes.
 
     Args:
       part: its kind is the form.
       skipped: the lines before, for messages.
     """
     path, form = part.path, part.kind
-    if form == "json" or Path(path).suffix.lower() in COMPRESSED:
+    if not can_cut(path, form):
         return Source(path, form, _lines(path))  # such a file is one part
-    lines = _lines(path, part.start, part.end)
-    if part.start and form == "tsv":
-        lines = itertools.chain(itertools.islice(_lines(path), 1), lines)
-        return Source(path, form, lines, skipped - 1, is_quoted=False)
-    return Source(path, form, lines, skipped if part.start else 0)
+    source = Source(path, form, _lines(path, part.start, part.end))
+    if not part.start:
+        return source
+    header = next(_lines(path), None) if form == "tsv" else None
+    return source._replace(skipped=skipped, header=header)
 
 
 def _lines(
@@ -169,17 +157,21 @@ def _lines(
         head = getattr(stream, "head", b"")
         if head[:2] in UTF16 or b"\0" in head[:64]:
             raise utf16_error(name)
-        for block in TextReader(stream, name, start=start, end=end):
-            # Where lines end in \r alone, all do.
-            is_one = len(block) == 1 and "\r" in block[0]
-            yield from block[0].split("\r") if is_one else block
+        for number, block in enumerate(TextReader(stream, name, start=start, end=end)):
+            if not (start or number) and "\r" in "".join(block[:1]).rstrip("\r"):
+                raise UserError(
+                    f"{name} has a line end of \\r alone in its first line.\nConvert "
+                    "it: tr '\\r' '\\n' < old > new"
+                )
+            yield from block
 
 
 def records(source: Source, choices: Choices = ()) -> Placed:
     """(place, fields by column) of each row.
 
     Args:
-      choices: the header must have all columns of one of these.
+      choices: the header must have all columns of one of these; a table in text has no
+        header where the first is of numbers.
 
     Raises `UserError` for a file of another form, for such a header or for a line that
     cannot be read.
@@ -204,82 +196,57 @@ def records(source: Source, choices: Choices = ()) -> Placed:
 
 
 def _cells(source: Source, lines: Iterator[str], choices: Choices) -> Placed:
-    """The rows of a table in text: TSV or CSV, with the signs that its header has.
-
-    A .tsv is as GLUE's files unless it looks otherwise: without quoting.
-    """
-    name = source.name
-    sample = list(itertools.islice(lines, _SAMPLE))
-    delimiter, is_quoted, first = _signs(source, sample, choices)
-    usual = "\t" if source.form == "tsv" else ","
-    if (delimiter, is_quoted) != (usual, source.form == "csv"):
-        sign = {"\t": "a tab"}.get(delimiter, repr(delimiter))
-        quotes = "quoted" if is_quoted else "not quoted"
-        source.say(f"{name}: columns are separated by {sign}, cells {quotes}")
-    lines = itertools.chain(sample[first:], lines)
-    if is_quoted:
-        rows = _csv_rows(name, lines, delimiter)
-    else:
-        rows = ((n, x.split(delimiter)) for n, x in enumerate(lines, 1) if x.strip())
-    _, header = next(rows, (1, []))
+    """The rows of a table in text: .tsv without quotes, .csv as RFC 4180 has it."""
+    name, is_csv = source.name, source.form == "csv"
+    delimiter = source.delimiter or ("," if is_csv else "\t")
+    rows = (_csv_rows if is_csv else _tsv_rows)(name, lines, delimiter)
+    first, header = 1, []
+    if source.header is not None:
+        header = source.header.split(delimiter)
+    elif row := next(rows, None):
+        first, header = row
+    if not is_csv and header and all(re.fullmatch('".+"', cell) for cell in header[:2]):
+        raise _quoted(name, first, header[:1], delimiter)
+    if choices and isinstance(choices[0][0], int):
+        if source.header is None and header:
+            rows = itertools.chain([(first, header)], rows)
+        header = [*range(1, len(header) + 1)]
     _check_header(name, header, choices)
-    head = list(itertools.islice(rows, 1000))
-    counts = [str(number) for number in range(1, len(head) + 1)]
-    is_longer = all(len(cells) == len(header) + 1 for _, cells in head)
-    if head and is_longer and [cells[0] for _, cells in head] == counts:
-        header = ["", *header]
-        source.say(f"{name}: rows begin with their number, as R writes them")
-    for number, cells in itertools.chain(head, rows):
+    for number, cells in rows:
         row: Row = dict(zip(header, cells, strict=False))
-        if any(cell.strip() for cell in cells[len(header) :]):
-            row[None] = cells[len(header) :]
-        yield f"{name}, line {number + first + source.skipped}", row
+        if len(cells) != len(header):
+            row[None] = (
+                f"{len(cells)} cells in a table of {len(header)} columns, the last is "
+                f"{shown(cells[-1])}; a cell with separators or line ends is quoted, in "
+                "a .csv; R leaves out row names by row.names = FALSE"
+            )
+        yield f"{name}, line {number + source.skipped}", row
 
 
-def _signs(source: Source, sample: list[str], choices: Choices):
-    """(separator, whether cells are quoted, lines before the header)."""
-    usual = "\t" if source.form == "tsv" else ","
-    first = 0
-    if sample and (found := re.fullmatch("sep=(.)", sample[0])):  # Excel's
-        usual, first = found[1], 1
-    header = (*sample[first : first + 1], "")[0]
-
-    def is_header(sign: str) -> bool:
-        names = next(csv.reader([header], delimiter=sign), [])
-        return any(all(c in names for c in columns) for columns in choices)
-
-    signs = [source.delimiter] if source.delimiter else [usual, *"\t;,|"]
-    delimiter = next(filter(is_header, signs), signs[0])
-    if source.is_quoted is not None:
-        return delimiter, source.is_quoted, first
-    sample = _with_quotes(source.name, sample[first:])
-    return delimiter, delimiter != "\t" or _is_quoted(sample, "\t"), first
+# A cell as programs write it that quote where they have to.
+_QUOTED = re.compile(r'"(?:[^"]|"")*""(?:[^"]|"")*"')
 
 
-def _with_quotes(name: str, sample: Sequence[str]) -> Sequence[str]:
-    """The first lines of a file; where they have no quote, those from its first on."""
-    if len(sample) < _SAMPLE or '"' in "".join(sample) or not os.path.isfile(name):
-        return sample
-    later = itertools.dropwhile(lambda line: '"' not in line, _lines(name))
-    return [sample[0], *itertools.islice(later, _SAMPLE - 1)]
+def _tsv_rows(
+    name: str, lines: Iterator[str], delimiter: str
+) -> Iterator[tuple[int, list[str]]]:
+    """(number, cells) of each line but blank ones."""
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        cells = line.split(delimiter)
+        if '""' in line and (quoted := [*filter(_QUOTED.fullmatch, cells)]):
+            raise _quoted(name, number, quoted, delimiter)
+        yield number, cells
 
 
-def _is_quoted(sample: Sequence[str], delimiter: str) -> bool:
-    """Whether the cells of a file are quoted where they have to be, or all its names.
-
-    Where they are, a program that quotes where it has to would write the same lines.
-    """
-    if sample and all(re.fullmatch('".*"', x) for x in sample[0].split(delimiter)):
-        return True
-    text, written = "".join(f"{line}\n" for line in sample), io.StringIO()
-    try:
-        rows = list(csv.reader(io.StringIO(text), delimiter=delimiter))
-    except csv.Error:
-        return False
-    if len(sample) == _SAMPLE:
-        rows.pop()  # It may go on.
-    csv.writer(written, delimiter=delimiter, lineterminator="\n").writerows(rows)
-    return '"' in written.getvalue() and text.startswith(written.getvalue())
+def _quoted(name: str, number: int, cells: Sequence[str], delimiter: str) -> UserError:
+    """The error for a .tsv with quotes."""
+    return UserError(
+        f"{name}, line {number}: the cell {shown(cells[0])} is quoted, and a .tsv has "
+        'no quotes.\nRename it to .csv, and set "delimiter": '
+        f"{json.dumps(delimiter)} in the task."
+    )
 
 
 def _table_rows(path: str, choices: Choices) -> Placed:
@@ -293,8 +260,8 @@ def _table_rows(path: str, choices: Choices) -> Placed:
 
     def named(value: Any, names: Sequence[str]) -> Any:
         if isinstance(value, list):
-            found = [named(one, names) for one in value]
-            return None if None in found else found
+            inner = [named(one, names) for one in value]
+            return None if None in inner else inner
         if not isinstance(value, int):
             return value
         return names[value] if 0 <= value < len(names) else None
@@ -313,10 +280,12 @@ def _of_json(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def _csv_rows(name: str, lines: Iterator[str], sign: str):
+def _csv_rows(
+    name: str, lines: Iterator[str], delimiter: str
+) -> Iterator[tuple[int, list[str]]]:
     """(line where it begins, cells) of each row."""
     ended = (f"{line}\n" for line in lines)
-    reader = csv.reader(ended, delimiter=sign, strict=True)
+    reader = csv.reader(ended, delimiter=delimiter, strict=True)
     first = 1
     try:
         for cells in reader:
@@ -330,19 +299,21 @@ def _csv_rows(name: str, lines: Iterator[str], sign: str):
         ) from None
 
 
-def _check_header(name: str, header: Sequence[str], choices: Choices) -> None:
+def _check_header(name: str, header: Sequence[Any], choices: Choices) -> None:
     if not choices or any(all(header.count(c) == 1 for c in x) for x in choices):
         return
     column = next(c for c in choices[0] if header.count(c) != 1)
     count = header.count(column)
     found = f"{count} columns {column!r}" if count else f"no column {column!r}"
-    if close := difflib.get_close_matches(column, () if count else header, n=1):
+    names = [*map(str, header)]
+    if close := difflib.get_close_matches(str(column), () if count else names, n=1):
         found += f"; did you mean {close[0]!r}?"
     # Quoted names may have line ends, of which a message has few.
-    names = " ".join(", ".join(header).split()) or "none"
+    listed = " ".join(", ".join(names).split()) or "none"
     raise UserError(
         f"{name} has {found}.\nThe columns are named (in text by the first line): "
-        f"{names[:_SHOWN]}."
+        f'{listed[:_SHOWN]}.\nThe task\'s "delimiter" is another separator; without a '
+        "header, number the columns from 1."
     )
 
 
@@ -352,22 +323,27 @@ def _objects(name: str, lines: Iterator[str], skipped: int) -> Placed:
             continue
         where, problem = f"{name}, line {number}", "not an object {...}"
         try:
-            found = json.loads(line, parse_constant=_missing)
+            value = json.loads(line, parse_constant=_missing)
         except JSON_ERRORS as error:
-            found, problem = None, str(error)
-        if not isinstance(found, dict):
+            value, problem = None, str(error)
+        if not isinstance(value, dict):
             raise UserError(
                 f"{where}: {problem}.\nA line of .jsonl is an object; convert other "
                 f"JSON: jq -c . {Path(name).name} > new.jsonl (an array: jq -c '.[]')"
             )
-        yield where, _flat(found)
+        yield where, _flat(value)
 
 
 def read_json(source: Source) -> Any:
     """The content of a .json file; of JSON Lines with that ending, a list."""
     path = None if source.name == corpus.STANDARD_INPUT else source.name
     with corpus.open_decompressed(path) as stream:
-        data = stream.read()
+        data = stream.read(MOST_JSON_BYTES + 1)
+    if len(data) > MOST_JSON_BYTES:
+        raise UserError(
+            f"{source.name} has more than {MOST_JSON_BYTES:,} bytes unpacked, the most "
+            "that is read of a .json file.\nConvert it to .jsonl, which is streamed."
+        )
     try:
         return json.loads(data, parse_constant=_missing)
     except JSON_ERRORS as error:
@@ -396,11 +372,11 @@ def _array(source: Source) -> Placed:
 
 def _flat(row: Row) -> Row:
     """With the fields of objects inside it under names such as data/text."""
-    found = dict(row)
+    flat = dict(row)
     for name, value in row.items():
         if isinstance(value, dict):
-            found |= {f"{name}/{key}": one for key, one in _flat(value).items()}
-    return found
+            flat |= {f"{name}/{key}": one for key, one in _flat(value).items()}
+    return flat
 
 
 def whole_rows(
@@ -422,26 +398,20 @@ def whole_rows(
         first = (columns or ())[:num_texts]
         lists = [name for name in first if isinstance(row[name], list | dict)]
         if None in row:
-            bad(where, more_columns(row))
+            bad(where, row[None])
         elif columns is None:
             missing = next(name for name in choices[0] if name not in there)
             what = f"value in column {missing!r} (null)"
             what = what if missing in row else f"column {missing!r}"
-            bad(where, f"no {what}, only {', '.join(there) or 'nothing'}")
+            bad(where, f"no {what}, only {', '.join(map(str, there)) or 'nothing'}")
         elif chosen and columns[: len(chosen)] != chosen[: len(columns)]:
-            here, before = (", ".join(names) for names in (columns, chosen))
+            here, before = (", ".join(map(str, names)) for names in (columns, chosen))
             bad(where, f"the text is in {here}, but in {before} on the lines before")
         elif lists:
             bad(where, f"column {lists[0]!r} is {shown(row[lists[0]])}, not a text")
         else:
             chosen = None if source.form == _ROWS else columns
             yield where, row, columns
-
-
-def more_columns(row: Row) -> str:
-    """What is wrong with a row that is longer than its header."""
-    more = f"more columns than the first line: {shown(row[None][0])}"
-    return f"{more} comes after the last; quote the text"
 
 
 def texts(
@@ -462,7 +432,7 @@ def text_fields(row: Any, columns: Any, identity: Columns = ()) -> dict[str, Any
     return identity_of(row, identity) | {k: str(row[c]) for k, c in pairs}
 
 
-def identity_of(row: Mapping[str | None, Any], columns: Columns) -> dict[str, Any]:
+def identity_of(row: Mapping[Any, Any], columns: Columns) -> dict[str, Any]:
     """The user's own id of a row, from the first of these columns that it has."""
     found = (row[column] for column in columns if row.get(column) is not None)
     return next(({"id": value} for value in found), {})
@@ -506,31 +476,7 @@ def printed(text: str) -> Any:
         return [x.strip() for x in inner[1:-1].split(",")] if is_list else None
 
 
-def is_printed(value: Any) -> bool:
-    """Whether a text is a printed list, of several things or of quoted text."""
-    if not isinstance(value, str) or not re.match(r"\s*[\[({]", value):
-        return False
-    found = printed(value)
-    return isinstance(found, (list, dict)) and (len(found) != 1 or "'" in value)
-
-
 def number_of(label: Any) -> float | None:
     """The number that a label is, if it is written as one; 01 is none."""
-    found = with_decimal_point(str(label))
-    return float(found) if re.fullmatch(r"-?(0|[1-9]\d*)(\.\d+)?", found) else None
-
-
-def with_decimal_point(number: str) -> str:
-    """A number whose decimal sign is a comma, with a point.
-
-    1,250 stays: its comma may part thousands.
-    """
-    is_clear = re.fullmatch(r"-?(0,\d+|\d+,(?!\d{3}$)\d+)", number)
-    return number.replace(",", ".") if is_clear else number
-
-
-def spellings(labels: Iterable[str]) -> dict[float | None, str]:
-    """Number -> its shortest spelling among labels."""
-    found = {number_of(x): x for x in sorted({*labels}, key=len, reverse=True)}
-    found.pop(None, None)
-    return found
+    text = str(label)
+    return float(text) if re.fullmatch(r"-?(0|[1-9]\d*)(\.\d+)?", text) else None

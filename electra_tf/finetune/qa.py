@@ -162,7 +162,7 @@ def entries(source: Source) -> Iterator[tuple[str, Any]]:
         pairs = itertools.product(_KEYS["question"], _KEYS["context"])
         for where, row in inputs.records(source, [*pairs]):
             if None in row:
-                refuse(where, inputs.more_columns(row))
+                refuse(where, row[None])
             # MRQA's first line has a header and nothing else.
             if not isinstance(row.get("header"), dict) or _field(row, "context"):
                 yield where, row

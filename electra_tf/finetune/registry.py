@@ -6,8 +6,8 @@
 
 Types: classification, multilabel, regression (of one text, or two with text_b), tagging
 (words and tags on lines as CoNLL has them, or lists in JSONL; spans or plain tags), qa
-(files in SQuAD's form). Texts come from TSV or CSV with a header, from JSONL or from
-Parquet; paths are relative to --data-dir.
+(files in SQuAD's form). Texts come from .tsv, .csv, .jsonl, .json or .parquet; paths
+are relative to --data-dir.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
 from electra_tf.finetune import classification, glue, qa
 from electra_tf.finetune.classification import METRICS, MultilabelTask, TextTask
-from electra_tf.finetune.tag_schemes import Notation
+from electra_tf.finetune.tag_schemes import scheme_named
 from electra_tf.finetune.tagging import ChunkTask, TaggingTask
 from electra_tf.finetune.task import (
     FILES,
@@ -52,13 +52,13 @@ TYPES: dict[str, Callable[..., Task]] = {
     "qa": qa.QATask,
 }
 # Type -> the keys that a description may have beside the files; * must be there.
-_TEXT_KEYS = ("text_a*", "text_b", "label*", "id", "delimiter", "quoted")
+_TEXT_KEYS = ("text_a*", "text_b", "label*", "id", "delimiter")
 KEYS = {
     "classification": (*_TEXT_KEYS, "metric", "class_weights"),
     "multilabel": (*_TEXT_KEYS, "separator", "label_names", "class_weights"),
     "regression": (*_TEXT_KEYS, "lowest", "highest"),
     "tagging": ("words", "tags", "id", "scheme", "tag_names"),
-    "qa": ("has_impossible", "delimiter", "quoted"),
+    "qa": ("has_impossible", "delimiter"),
 }
 
 
@@ -72,8 +72,10 @@ def _are_metrics(value: Any) -> bool:
 
 
 _NUMBER = (_is(int, float), "a number")
-_FLAG = (_is(bool), "true or false")
-_COLUMN = (_is(str, int), "a column's name, or its number from 1")
+_COLUMN = (
+    lambda x: _is(str)(x) or (_is(int)(x) and x > 0),
+    "a column's name, or its number from 1",
+)
 _NAMES = (_is(list), "a list of names")
 _VALUES = {  # of other keys: text
     "metric": (
@@ -81,12 +83,12 @@ _VALUES = {  # of other keys: text
         f"one of {', '.join(METRICS)}, or a list of them, the main one first",
     ),
     "class_weights": (_is(str, list, dict), 'a list, an object {...} or "balanced"'),
-    "multilabel label": (_is(str, list), "a column, or a list of one for each class"),
+    "multilabel label": (_is(str, int, list), "a column, or a list of one a class"),
     "delimiter": (lambda x: _is(str)(x) and len(x) == 1, "one character, such as ;"),
     "separator": (lambda x: _is(str)(x) and x, "the sign between labels, such as ,"),
     **dict.fromkeys(("lowest", "highest"), _NUMBER),
-    **dict.fromkeys(("has_impossible", "quoted"), _FLAG),
-    **dict.fromkeys(("words", "tags"), _COLUMN),
+    "has_impossible": (_is(bool), "true or false"),
+    **dict.fromkeys(("text_a", "text_b", "label", "id", "words", "tags"), _COLUMN),
     **dict.fromkeys(("tag_names", "label_names"), _NAMES),
 }
 # Names go into those of files and variables.
@@ -235,7 +237,9 @@ def _problems(name: str, description: dict[str, Any]) -> Iterator[str]:
     known = ["type", *FILES, *(key.rstrip("*") for key in KEYS[kind])]
     for key in description:
         if key not in known:
-            yield f"unknown key {key!r}; {kind} has {', '.join(known)}"
+            left = " (left in version 0.2: .csv has quotes, .tsv has none)"
+            left *= key == "quoted"
+            yield f"unknown key {key!r}{left}; {kind} has {', '.join(known)}"
     for key in ("train", "dev", *(k[:-1] for k in KEYS[kind] if k.endswith("*"))):
         if key not in description:
             yield f"{key!r} is missing; {kind} needs it"
@@ -248,7 +252,7 @@ def _problems(name: str, description: dict[str, Any]) -> Iterator[str]:
     if scale["lowest"] >= scale["highest"]:
         yield "lowest is {lowest}; it must be below highest, {highest}".format(**scale)
     if "scheme" in description:
-        Notation.named(description["scheme"])
+        scheme_named(description["scheme"])
 
 
 def table_of(facts: TaskFacts, config) -> dict[str, Any]:
@@ -260,6 +264,8 @@ def table_of(facts: TaskFacts, config) -> dict[str, Any]:
     found = {"identity": usual.identity}
     if description:
         found["identity"] = (description.get("id", "id"),)
+    if "delimiter" in description:
+        found["delimiter"] = description["delimiter"]
     if facts.kind == "tagging":
         return found | {"words": description.get("words", usual.word_column)}
     of_glue = glue.GLUE[facts.name].columns if facts.name in glue.GLUE else ()

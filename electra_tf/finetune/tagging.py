@@ -19,7 +19,7 @@ from electra_tf.errors import UserError
 from electra_tf.finetune import conll, inputs, tag_schemes, task
 from electra_tf.finetune.conll import Sentence
 from electra_tf.finetune.inputs import Columns, Input, Source, shown
-from electra_tf.finetune.tag_schemes import PLAIN, Notation, Span, tags_of
+from electra_tf.finetune.tag_schemes import PLAIN, Span, tags_of
 from electra_tf.finetune.task import FeatureSpec, HeadSpec, Scorer, Task
 from electra_tf.storage.files import atomic_write
 
@@ -133,7 +133,7 @@ class PlainTagScorer(SpanScorer):
 
 
 class TaggingTask(Task):
-    """Tags for words, from lines of columns, or lists in JSON and tables.
+    """Tags for words, from lines of columns, or lists in JSON and Parquet.
 
     Attributes:
       is_plain: labels are the tags as they are, one per word.
@@ -153,8 +153,8 @@ class TaggingTask(Task):
         self.layout = functools.cache(self.layout_of)
         self.sentences = functools.cache(self._sentences)
         scheme = self.description.get("scheme")
-        self._given = Notation.named(scheme) if scheme else None
-        self.is_plain = self._given is not None and self._given.scheme == PLAIN
+        self._given = tag_schemes.scheme_named(scheme) if scheme else None
+        self.is_plain = self._given == PLAIN
         if self.description:
             self.word_column = self.description.get("words")
             self.identity = (self.description.get("id", "id"),)
@@ -197,39 +197,32 @@ class TaggingTask(Task):
         """One class per tag."""
         return HeadSpec("tagging", len(self.labels))
 
-    # How tags are written.
-
     @functools.cached_property
-    def notation(self) -> Notation:
-        """How tags are written: by the description, the model or the tags."""
-        if self.is_plain or not self._given and self.stored and self.stored.scheme:
-            return self._given or Notation.named(self.stored.scheme)
+    def scheme(self) -> str | None:
+        """That of the description, the model or the tags."""
+        if self._given:
+            return self._given
+        if self.stored and self.stored.scheme:
+            # Before 0.2 the form of a tag followed.
+            return tag_schemes.scheme_named(self.stored.scheme.split()[0])
         split = "train" if self.path("train").is_file() else "dev"
         written = [one.tags for one in self.sentences(split) if one.tags]
-        classes = {tag for tags in written for tag in tags} - {"O"}
-        if classes and all(tag.lstrip("-").isdecimal() for tag in classes):
+        names = {tag for tags in written for tag in tags} - {"O"}
+        if names and all(name.lstrip("-").isdecimal() for name in names):
             raise UserError(
-                f"{self.path(split)}: tags are the numbers {', '.join(sorted(classes))}"
-                '.\nList their names in "tag_names", or set "scheme": "plain".'
+                f"{self.path(split)}: tags are the numbers {', '.join(sorted(names))}."
+                '\nList their names in "tag_names", or set "scheme": "plain".'
             )
         try:
-            found = tag_schemes.notation_of(written, self._given)
+            scheme = tag_schemes.scheme_of(written)
         except UserError as error:
             raise UserError(f"{self.path(split)} has {error}.") from None
-        self.remark(split, f"tags are read as {found}", 0)
-        return found
-
-    @property
-    def scheme(self) -> str | None:
-        """The name of the notation."""
-        return str(self.notation)
+        self.remark(split, f"tags are read as {scheme}", 0)
+        return scheme
 
     def reading(self, tags: Sequence[str]) -> list[Span]:
-        """The spans in tags, as far as the scheme can tell them apart."""
-        spans = tag_schemes.spans_in(tags)
-        if self.notation.scheme == "IO":
-            spans = tag_schemes.spans_in(tags_of(spans, len(tags), "IO"))
-        return spans
+        """The spans in tags."""
+        return tag_schemes.spans_in(tags)
 
     # Reading.
 
@@ -237,13 +230,13 @@ class TaggingTask(Task):
         """All sentences whose words all have a tag, or that have no tags."""
         found: list[TaggingExample] = []
         for where, words, tags, identity in self.sentences(split):
-            marks, wrong = [self.notation.read(tag) for tag in tags or ()], ""
+            marks, wrong = [self._bioes(tag) for tag in tags or ()], ""
             if tags is not None and len(words) != len(tags):
                 wrong = f"{len(words)} words, {len(marks)} tags"
             elif None in marks:
                 tag = shown(tags[marks.index(None)])
                 hint = '; "scheme": "plain" takes any tag' * bool(self.description)
-                wrong = f"the tag {tag} {self.notation.wrong()}{hint}"
+                wrong = f"the tag {tag} is not O, nor like {self._tags_like()}{hint}"
             if wrong:
                 self.bad(split, where, wrong)
                 continue
@@ -253,30 +246,46 @@ class TaggingTask(Task):
             found.append(TaggingExample(len(found), words, right, tags or (), identity))
         return found
 
+    def _bioes(self, tag: str) -> str | None:
+        return tag_schemes.as_bioes(tag, self.scheme)
+
+    def _tags_like(self) -> str:
+        letters = tag_schemes.LETTERS.get(self.scheme or "", "BIES")
+        return ", ".join(f"{letter}-PER" for letter in letters)
+
     def _sentences(self, split: str) -> list[Sentence]:
         """All sentences of a file that can be used."""
-        found = (
-            self._of_rows(split) if self._has_lists(split) else self._of_lines(split)
-        )
+        read = self._of_rows if self._has_lists(split) else self._of_lines
+        sentences = read(split)
         if names := self.description.get("tag_names"):
-            found = (one._replace(tags=_named(one.tags, names)) for one in found)
-        return [*found]
+            sentences = (x._replace(tags=_named(x.tags, names)) for x in sentences)
+        return [*sentences]
 
     def _has_lists(self, split: str) -> bool:
-        return inputs.form_of(self.path(split)) in ("json", "jsonl", "parquet", "csv")
+        form = inputs.form_of(self.path(split))
+        if form == "csv":
+            raise UserError(
+                f"{self.path(split)}: tagging does not read .csv.\nWrite a word and "
+                "its tag on each line, a blank line between sentences (.tsv, .txt), or "
+                "lists of words and tags (.jsonl)."
+            )
+        return form in ("json", "jsonl", "parquet")
 
     def _of_rows(self, split: str) -> Iterator[Sentence]:
         usual = (("words", conll.WORDS), ("tags", conll.TAGS))
         given = self.description
         columns = [(given[k],) if k in given else names for k, names in usual]
-        bad, source = functools.partial(self.bad, split), self.source(split)
-        count = 1 if split == "test" else 2
-        return conll.sentences_in_rows(source, *columns, self.identity, bad, count)
+        for where, row in inputs.records(self.source(split)):
+            try:
+                sentence = conll.sentence_of(where, row, columns, self.identity)
+                if sentence.tags is None and split != "test":
+                    raise ValueError(f"no list of tags; there are {', '.join(row)}")
+                yield sentence
+            except ValueError as error:
+                self.bad(split, where, str(error))
 
     def _of_lines(self, split: str) -> Iterator[Sentence]:
         path, layout, skipped = self.required(split), self.layout(split), []
-        for note in layout.notes if not layout.is_running else ():
-            self.remark(split, note, 0)
         lines, bad = iter(Source.of(path).lines), functools.partial(self.bad, split)
         yield from conll.sentences_of(str(path), lines, layout, bad, skipped)
         if skipped:
@@ -286,26 +295,24 @@ class TaggingTask(Task):
     def layout_of(self, split: str) -> conll.Layout:
         """The columns of a file; the description names some."""
         lines = [*Source.of(self.required(split)).lines]
-        name, words = str(self.path(split)), self.description.get("words")
-        if split == "test":
-            found = conll.untagged_layout(name, lines, words)
-            if found.is_running or found.width < self._tagged_width():
-                return found
-        tags = self.description.get("tags")
-        return conll.tagged_layout(name, lines, words, tags, self.is_plain)
+        # A test set with fewer columns has no tags.
+        has_tags = split != "test" or conll.width_of(lines) >= self._tagged_width()
+        named = self.description.get("words"), self.description.get("tags")
+        return conll.layout_of(str(self.path(split)), lines, *named, has_tags)
 
     def _tagged_width(self) -> int:
-        """The columns of a file with tags; a test set with fewer has none."""
         has_columns = self.path("train").is_file() and not self._has_lists("train")
         return self.layout("train").width if has_columns else 2
 
     def read_inputs(self, source: Source) -> Iterator[Input]:
-        """Sentences as lists of words."""
+        """Sentences as lists of words, or running text."""
         return conll.words(source, self.word_column, self.identity)
 
     def input_example(self, number: int, fields: dict[str, Any]) -> TaggingExample:
-        """Without tags."""
-        return TaggingExample(number, fields["words"], None, (), fields.get("id"))
+        """Without tags; running text is cut into words and punctuation."""
+        words = fields.get("words")
+        words = self.tokenizer.words(fields["text"]) if words is None else words
+        return TaggingExample(number, words, None, (), fields.get("id"))
 
     # Features and predictions.
 
@@ -337,6 +344,8 @@ class TaggingTask(Task):
                 positions.append(len(ids))
             ids += word
         # Words without a token take no room, so that there may be more of them.
+        self.num_cut += sum(not word for word in pieces[1 + len(positions) : -1])
+        self.num_cut += len(positions[length:])
         positions = positions[:length]
         index = {label: i for i, label in enumerate(self.labels)}
         outside = index.get("O", 0)  # for a class that only this data set has
@@ -371,7 +380,8 @@ class TaggingTask(Task):
         best = odds.max(axis=-1, initial=0) / odds.sum(axis=-1)
         count = len(example.words)
         shares = [*map(task.rounded, best), *[None] * (count - there)]
-        return {"tags": self._written(tags, count), "probabilities": shares}
+        tagged = {"tags": self._written(tags, count), "probabilities": shares}
+        return {"words": example.words} | tagged
 
     def write_predictions(self, split, scorer, directory) -> list[str]:
         """CoNLL: word, tag, predicted tag; words beyond max_seq_length get O.
@@ -388,8 +398,7 @@ class TaggingTask(Task):
                 columns.insert(1, right)
                 found["correct"] = right
             identity = {} if example.id is None else {"id": example.id}
-            fields = {"eid": example.eid} | identity | {"words": example.words}
-            rows.append(fields | found)
+            rows.append({"eid": example.eid} | identity | found)
             rows_of = zip(*columns, strict=True)
             lines += [f"{between.join(cells)}\n" for cells in rows_of] + ["\n"]
         path = Path(directory) / f"{self.name}_{split}.txt"
@@ -405,7 +414,7 @@ class TaggingTask(Task):
     def _written(self, tags: list[str], count: int) -> list[str]:
         if self.is_plain:
             return [*tags, *[NO_TAG] * (count - len(tags))]
-        return self.notation.written(self.reading(tags), count)
+        return tags_of(self.reading(tags), count, self.scheme or "BIOES")
 
 
 def _class_of(tag: str) -> str:
@@ -424,7 +433,6 @@ class ChunkTask(TaggingTask):
     """Chunks of CoNLL-2000 as the original reads them: the last column is the tag."""
 
     is_original = True
-    notation = Notation("BIOES")
     scheme = None
 
     def path(self, split: str) -> Path:
@@ -433,19 +441,20 @@ class ChunkTask(TaggingTask):
 
     def layout_of(self, split: str) -> conll.Layout:
         """Words in the first column; a test set with fewer columns has no tags."""
-        lines = [*Source.of(self.required(split)).lines]
-        found = conll.layout_of(lines)._replace(words=0, is_numbered=False, notes=())
-        width = max(found.width, 2)
-        if split == "test" and found.width < self._tagged_width():
-            return found
-        return found._replace(width=width, tags=width - 1)
+        width = conll.width_of([*Source.of(self.required(split)).lines])
+        if split == "test" and width < self._tagged_width():
+            return conll.Layout(width=width)
+        return conll.Layout(width=max(width, 2), tags=max(width, 2) - 1)
+
+    def _bioes(self, tag: str) -> str | None:
+        return tag_schemes.as_bioes(tag, "BIOES")
 
     def reading(self, tags: Sequence[str]) -> list[Span]:
         """The original's spans."""
         return spans_of(tags)
 
     def _written(self, tags: list[str], count: int) -> list[str]:
-        return Notation("IOB2").written(self.reading(tags), count)
+        return tags_of(self.reading(tags), count, "IOB2")
 
 
 def spans_of(tags: Sequence[str]) -> list[Span]:

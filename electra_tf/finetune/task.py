@@ -199,12 +199,9 @@ class Task(ABC):
         return self.path(split).is_file()
 
     def source(self, split: str) -> Source:
-        """The lines of a split's file; its recognised format is a remark."""
-        return Source.of(self.required(split))._replace(
-            delimiter=self.description.get("delimiter"),
-            is_quoted=self.description.get("quoted"),
-            say=lambda what: self.remark(split, what, 0),
-        )
+        """The lines of a split's file."""
+        delimiter = self.description.get("delimiter")
+        return Source.of(self.required(split))._replace(delimiter=delimiter)
 
     def data_hash(self, split: str) -> str:
         """Of the data of a split; features are made anew when it changes."""

@@ -368,7 +368,7 @@ class Predictions:
         reads = self._predictor.reads
 
         def pieces(form: str, path: str, size: int) -> Iterator[tuple[int, int, int]]:
-            step = piece_bytes if inputs.can_cut(path, form, reads) else max(size, 1)
+            step = piece_bytes if inputs.can_cut(path, form) else max(size, 1)
             return units.cut(max(size, 1), step)
 
         return units.of_files(

@@ -111,9 +111,11 @@ def _predictor(folder: Path, config: Mapping[str, Any]) -> TaskPredictor:
     is_v2 = settings.get("has_impossible", True)
     length = huggingface.max_length(folder, network.shape) or _LONGEST
     length = min(length, _LONGEST, network.shape.max_position_embeddings)
+    description = {"type": kind, "scheme": "plain", "has_impossible": is_v2}
+    description |= {k: settings[k] for k in ("delimiter",) if k in settings}
     hparams = {
         "task_names": [kind],
-        "tasks": {kind: {"type": kind, "scheme": "plain", "has_impossible": is_v2}},
+        "tasks": {kind: description},
         "vocab_file": found.vocab_file,
         "do_lower_case": found.tokenizer_config.do_lower_case,
         "embedding_size": network.embedding_size,

@@ -431,7 +431,7 @@ class Predictor(Model, abc.ABC):
         one = plain(one)
         is_list = isinstance(one, Iterable) and not isinstance(one, str)
         if self.reads == "words" and (is_list or isinstance(one, str)):
-            return {"words": list(one) if is_list else one.split()}
+            return {"words": list(one)} if is_list else {"text": one}
         parts = tuple(one) if is_list else (one,) * isinstance(one, str)
         if not self._columns or not self._fewest <= len(parts) <= len(self._columns):
             raise UserError(

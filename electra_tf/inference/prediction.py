@@ -119,10 +119,12 @@ class SavedModelPredictor(Predictor):
         self._choices = [*map(tuple, manifest.get("columns", [])), self._takes]
         self._identity = tuple(manifest.get("identity", ("id", "index")))
         self._word_column = manifest.get("words", "words")
+        self._delimiter = manifest.get("delimiter")
 
     def read_inputs(self, source: Source) -> Iterator[Input]:
         """Reads inputs by the columns of the task's description."""
         if self.reads == "texts":
+            source = source._replace(delimiter=self._delimiter)
             return inputs.texts(source, self._choices, self._identity)
         if self.reads == "words":
             return conll.words(source, self._word_column, self._identity)
@@ -137,7 +139,7 @@ class SavedModelPredictor(Predictor):
         for chunk in chunks(inputs, _BATCH):
             texts = [one.fields for one in chunk]
             if self._is_tagger:
-                texts = [{"text": " ".join(one["words"])} for one in texts]
+                texts = [{"text": " ".join(x.get("words", ()))} | x for x in texts]
             columns = {
                 name: tf.constant([encoded(one[name]) for one in texts])
                 for name in self._takes
@@ -149,8 +151,13 @@ class SavedModelPredictor(Predictor):
 
     def _answer_of(self, fields: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
         """Same keys as `Task.prediction`."""
-        if self._is_tagger:
+        if self._is_tagger and "words" in fields:
             return _tags(fields["words"], row)
+        if self._is_tagger:
+            count = row["num_words"]
+            shares = [*map(rounded, row["probabilities"][:count])]
+            tagged = {"tags": row["labels"][:count], "probabilities": shares}
+            return {"words": row["words"][:count]} | tagged
         if "value" in row:
             return {"value": rounded(row["value"])}
         if "answer" in row:

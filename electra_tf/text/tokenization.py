@@ -185,6 +185,15 @@ class Tokenizer:
                 first += length
         return ids, offsets
 
+    def words(self, text: str) -> list[str]:
+        """Returns the words of a text as they stand in it; punctuation is a word."""
+        spans, words, first = self._spans(text), [], 0
+        for word in self.basic_tokenize(text):
+            last = first + len(word) - 1
+            words.append(text[spans[first][0] : spans[last][1]])
+            first = last + 1
+        return words
+
     def _spans(self, text: str) -> list[list[int]]:
         """Start and end in the text of each character of its normalised words.
 

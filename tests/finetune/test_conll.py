@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files of words and tags as people have them: columns, comments, white space."""
 
-import itertools
 import json
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 from electra_tf.errors import UserError
 from electra_tf.finetune import conll
 from electra_tf.finetune.inputs import open_source
-from tests.finetune.test_tag_schemes import conlleval, in_form
+from tests.finetune.test_tag_schemes import conlleval
 from tests.helpers.own_task import own_tasks
 
 WORDS = ["anna", "lee", "sings", "in", "rome"]
@@ -40,15 +39,17 @@ HASH = [["#", *WORDS[1:]], TAGS]
         (lines(WORDS, TAGS, end="\t\r"), {}, WORDS),
         (lines(WORDS, POS, CHUNKS, TAGS, between=" "), {}, WORDS),  # CoNLL-2003
         (lines(WORDS, ["", *POS[1:]], TAGS), {}, WORDS),
-        (lines(COUNT, WORDS, TAGS), {}, WORDS),  # Naver
-        (lines(range(5), WORDS, TAGS), {}, WORDS),
-        (lines(COUNT, WORDS, POS, TAGS), {}, WORDS),
+        (lines(COUNT, WORDS, TAGS), BOTH, WORDS),
+        (lines(COUNT, WORDS, POS, TAGS), {"words": 2, "tags": 4}, WORDS),
         (lines(COUNT, WORDS, OUTER, NONE), BOTH, WORDS),  # GermEval
         (lines(COUNT, WORDS, OUTER, NONE, begin="#\thttp://x [2009]\n"), BOTH, WORDS),
         (lines(WORDS, TAGS, begin="# sent_id\t0\n"), {}, WORDS),
         (lines(WORDS, TAGS, begin="# text = Anna Lee sings\n"), {}, WORDS),
         (lines(WORDS, TAGS, between=" ", begin="# text = x\n# newdoc\n"), {}, WORDS),
         (lines(WORDS, TAGS, between=" ", begin="# id 9e7\tdomain=en\n"), {}, WORDS),
+        (lines(WORDS, TAGS, begin="#begin document (x);\n"), {}, WORDS),
+        (lines(WORDS, POS, TAGS, TAGS, between=" ", begin="# id = 5\n"),
+         {"tags": 4}, WORDS),
         (lines(*HASH, between=" "), {}, HASH[0]),
         (lines(*HASH), {}, HASH[0]),
         (lines(["#win", *WORDS[1:]], TAGS), {}, ["#win", *WORDS[1:]]),
@@ -59,7 +60,7 @@ HASH = [["#", *WORDS[1:]], TAGS]
         ("ner\tw\n" + lines(TAGS, WORDS), {"words": "w", "tags": "ner"}, WORDS),
         (lines(TAGS, WORDS), {"words": 2, "tags": 1}, WORDS),
     ],
-)
+)  # fmt: skip
 def test_columns_of_words_and_tags(tmp_path, text, keys, words):
     [task] = own_tasks(tmp_path, {"train.txt": text}, "tagging", keys=keys)
     found = task.read("train")
@@ -68,43 +69,31 @@ def test_columns_of_words_and_tags(tmp_path, text, keys, words):
     assert task.scheme == "IOB2"
 
 
-def test_tags_as_naver_has_them(tmp_path):
-    tags = ["PER_B", "PER_I", "-", "-", "LOC_B"]
-    text = lines(COUNT, WORDS, tags)
-    [task] = own_tasks(tmp_path, {"train.txt": text}, "tagging")
-    assert task.scheme == "IOB2 PER_B -"
-    assert task.read("train")[0].tags == ["B-PER", "E-PER", "O", "O", "S-LOC"]
-    assert [note for note in task.remarks["train"] if "column 2" in note]
-
-
 def test_columns_of_conll_u(tmp_path):
     ranged = lines(*UD).replace("1\tanna", "1-2\tannalee" + "\t_" * 8 + "\n1\tanna")
-    for keys in (
-        {"words": 2, "tags": 4},
-        {"words": "form", "tags": "upos"},
-        {"words": "FORM", "tags": "UPOS"},
-    ):
-        keys |= {"scheme": "plain"}
-        [task] = own_tasks(tmp_path, {"train.conllu": ranged}, "tagging", keys=keys)
-        [first, second] = task.read("train")
-        assert (first.words, first.tags) == (WORDS, POS) == (second.words, second.tags)
+    keys = {"words": 2, "tags": 4, "scheme": "plain"}
+    [task] = own_tasks(tmp_path, {"train.conllu": ranged}, "tagging", keys=keys)
+    [first, second] = task.read("train")
+    assert (first.words, first.tags) == (WORDS, POS) == (second.words, second.tags)
 
 
 @pytest.mark.parametrize(
     ("text", "keys", "expected"),
     [
-        (lines(COUNT, WORDS, OUTER, NONE), {}, ['"words": 2, "tags": 3', "4: O O"]),
-        (lines(WORDS, OUTER, NONE), {}, ['"words": 1, "tags": 2', "3: O O O"]),
+        (lines(COUNT, WORDS, OUTER, NONE), {}, ["counts the words", "4: O O"]),
+        (lines(range(5), WORDS, TAGS), {}, ["counts the words", "2: anna"]),
+        (lines(COUNT, WORDS, TAGS), {"words": 2}, ["counts the words", "2: anna"]),
+        (lines(WORDS, OUTER, NONE), {}, ["more than one column", "3: O O O"]),
         (lines(WORDS, OUTER, OUTER), {}, ["2: B-PER", "3: B-PER"]),
         (lines(*UD), {}, ["counted from 1", "4: N N V"]),
         (lines(*UD), {"scheme": "plain"}, ["counted from 1", "4: N N V"]),
         (lines(WORDS, TAGS), {"tags": 3}, ["2 columns", "column 3"]),
-        (lines(WORDS, TAGS), {"words": 0}, ["counted from 1", "column 0"]),
         (lines(WORDS, TAGS), {"tags": "ner"}, ["no column 'ner'", "anna B-PER"]),
         (lines(WORDS, POS, TAGS).replace("\tP", "", 1), {}, ["line 4", "columns"]),
         (lines(["", *WORDS[1:]], TAGS), {}, ["line 1", "empty word"]),
         (lines(WORDS, [1, 2, 0, 0, 3]), {}, ["tag_names", "0, 1, 2, 3"]),
-        (lines(WORDS, POS), {}, ['"plain"', '"bare"']),
+        (lines(WORDS, POS), {}, ['"plain"', "Rewrite"]),
+        (lines(WORDS, TAGS).replace("O", "0"), {}, ["the tag '0' is not O"]),
     ],
 )
 def test_unclear_columns_are_refused(tmp_path, text, keys, expected):
@@ -151,6 +140,14 @@ def test_training_file_without_tags_is_refused(tmp_path):
         own_tasks(tmp_path, files, "tagging", keys=keys)
 
 
+def test_tables_in_csv_are_refused(tmp_path):
+    text = "words,tags\nanna sings,B-PER O\n"
+    with pytest.raises(UserError, match=r"train.csv: .*\n.*blank line .*\.jsonl"):
+        own_tasks(tmp_path, {"train.csv": text}, "tagging")
+    with pytest.raises(UserError, match=r"x.csv is csv; .* txt, conll, jsonl"):
+        open_source("x.csv", None, "words")
+
+
 def predicted(task, spans):
     """The scorer of the dev set, where all sentences get the same spans."""
     scorer = task.scorer("dev")
@@ -188,36 +185,23 @@ SCHEMES = {
     "BILOU": ["B-PER", "I-PER", "L-PER", "U-PER", "O", "U-LOC"],
     "BMES": ["B-PER", "M-PER", "E-PER", "S-PER", "O", "S-LOC"],
     "BMEWO": ["B-PER", "M-PER", "E-PER", "W-PER", "O", "W-LOC"],
-    "IO": ["I-PER", "I-PER", "I-PER", "I-PER", "O", "I-LOC"],
 }
 
 
-@pytest.mark.parametrize("form", ["B-PER", "B_PER", "PER-B", "PER_B", "B", "PER"])
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("name", ["LOC", "first name"])
-def test_what_is_written_has_the_scores_of_conlleval(tmp_path, scheme, form, name):
-    """Read back by conlleval's rules, from the tags in the form that it knows."""
-    if form == "PER":
-        scheme = "IO"
-    right = [tag.replace("LOC", name) for tag in SCHEMES[scheme]]
-    tags = [in_form(tag, form, "O") for tag in right]
-    text = lines([*WORDS, "x"], tags) + lines(["x"] * 6, [in_form("O", form, "O")] * 6)
-    keys = {"scheme": "IO"} if scheme == "IO" else {}
-    if form == "PER":
-        keys = {"scheme": "bare"}
-    [task] = own_tasks(tmp_path, {"train.txt": text}, "tagging", keys=keys)
-    classes = ("span", "span") if form == "B" else ("PER", name)
-    joined = [(0, 3, classes[0])] if scheme == "IO" else [(0, 2, classes[0])]
-    spans = [*joined, (5, 5, classes[1])]
+def test_what_is_written_has_the_scores_of_conlleval(tmp_path, scheme, name):
+    """Read back by conlleval's rules, from the tags in the letters that it knows."""
+    tags = [tag.replace("LOC", name) for tag in SCHEMES[scheme]]
+    text = lines([*WORDS, "x"], tags) + lines(["x"] * 6, ["O"] * 6)
+    [task] = own_tasks(tmp_path, {"train.txt": text}, "tagging")
+    spans = [(0, 2, "PER"), (5, 5, name)]
     scorer = predicted(task, spans)
     [_, path] = task.write_predictions("dev", scorer, str(tmp_path / "out"))
     counts = np.zeros(3)
-    back = {in_form(tag, form, "O"): tag for tag in [*right, *all_tags(scheme, name)]}
     for line_group in open(path, encoding="utf-8").read().strip().split("\n\n"):
         cells = [line.split("\t") for line in line_group.split("\n")]
-        ours, theirs = (
-            set(conlleval([as_bioes(back[c[k]]) for c in cells])) for k in (2, 1)
-        )
+        ours, theirs = (set(conlleval([as_bioes(c[k]) for c in cells])) for k in (2, 1))
         counts += len(ours & theirs), len(ours), len(theirs)
         assert {c[1] for c in cells} <= {*tags, "O"}
     results = dict(scorer.get_results())
@@ -231,80 +215,86 @@ def as_bioes(tag):
     return tag[:1].translate(str.maketrans("LUMW", "ESIS")) + tag[1:]
 
 
-def all_tags(scheme, name):
-    letters = {tag[0] for tag in SCHEMES[scheme] if tag != "O"}
-    pairs = itertools.product(letters, ("PER", name))
-    return ["O", *(f"{letter}-{one}" for letter, one in pairs)]
-
-
 TWO = [["anna", "sings"], ["peter"]]
-LINE = "each line"
+
+
+def asked(path, form=None, column=None):
+    """The fields of what is read of a file."""
+    source = open_source(str(path), form, "words")
+    return [one.fields for one in conll.words(source, column)]
 
 
 @pytest.mark.parametrize(
-    ("text", "expected", "note"),
+    ("text", "expected"),
     [
-        ("anna\nsings\n\npeter\n", TWO, None),
-        ("-DOCSTART- -X- O\r\n\r\nanna\r\nsings\r\n\r\n\r\npeter\r\n", TWO, None),
-        ("# id 1\nanna\nsings\n\n# id 2\npeter\n", TWO, None),
-        ("Das\n\u00a0\nHaus\n", [["Das", "\u00a0", "Haus"]], "one sentence"),
-        ("anna sings in\npeter\n", [["anna", "sings", "in"], ["peter"]], LINE),
-        ("anna sings\npeter walks\n", [["anna", "sings"], ["peter", "walks"]], LINE),
-        ("#win anna it\nthe dog\n", [["#win", "anna", "it"], ["the", "dog"]], LINE),
-        ("anna N\nsings V\n\npeter N\n", TWO, "the first of 2 columns"),
-        ("anna B-PER\nsings O\n", [["anna", "sings"]], None),
-        ("1\tanna\tO\tO\n2\tsings\tO\tO\n\n1\tpeter\tO\tO\n", TWO, "column 2"),
+        ("anna\nsings\n\npeter\n", TWO),
+        ("-DOCSTART- -X- O\r\n\r\nanna\r\nsings\r\n\r\n\r\npeter\r\n", TWO),
+        ("# id 1\nanna\nsings\n\n# id 2\npeter\n", TWO),
+        ("Das\n\u00a0\nHaus\n", [["Das", "\u00a0", "Haus"]]),
+        ("anna N\nsings V\n\npeter N\n", TWO),
+        ("anna B-PER\nsings O\n", [["anna", "sings"]]),
     ],
 )
-def test_words_to_tag(tmp_path, text, expected, note):
-    path = tmp_path / "x.txt"
-    path.write_bytes(text.encode())
-    notes = []
-    source = open_source(str(path), None, "words")._replace(say=notes.append)
-    found = [asked.fields["words"] for asked in conll.words(source)]
-    assert found == expected
-    assert (note in notes[0]) if note else not notes
+def test_words_in_columns(tmp_path, text, expected):
+    for name, form in (("x.conll", None), ("x.tsv", None), ("x.txt", "conll")):
+        (tmp_path / name).write_bytes(text.encode())
+        assert [x["words"] for x in asked(tmp_path / name, form)] == expected
     files = {"train.txt": lines(WORDS, TAGS), "test.txt": text}
-    if "O" not in text.split():  # else it has tags
-        [task] = own_tasks(tmp_path, files, "tagging")
-        if conll.layout_of(text.split("\n")).width == 1 or note == LINE:
-            assert [example.words for example in task.read("test")] == expected
-
-
-def test_lines_that_are_neither_columns_nor_text_are_refused(tmp_path):
-    for text in ("anna O\npeter walks O\n", "anna\tx\npeter\n\n", "anna\npeter w\nx\n"):
-        (tmp_path / "x.txt").write_text(text)
-        source = open_source(str(tmp_path / "x.txt"), None, "words")
-        with pytest.raises(UserError, match="x.txt, line .* columns"):
-            list(conll.words(source))
-
-
-KAGGLE = {"words": "Word", "tags": "Tag", "id": "Sentence #"}
+    [task] = own_tasks(tmp_path, files, "tagging")
+    if " N" not in text:  # no tags of the training file
+        assert [example.words for example in task.read("test")] == expected
+    else:
+        with pytest.raises(UserError, match=r"test.txt, line 1: the tag 'N' is not O"):
+            task.read("test")
 
 
 @pytest.mark.parametrize(
-    ("text", "keys", "ids"),
+    "text",
     [
-        ("words,tags\nanna sings,B-PER O\npeter,B-PER\n", {}, [None, None]),
-        ("id,words,tags\n7,\"['anna', 'sings']\",\"['B-PER', 'O']\"\n"
-         "8,['peter'],['B-PER']\n", {}, ["7", "8"]),
-        ("id,tokens,ner_tags\n7,['anna' 'sings'],['B-PER' 'O']\n"
-         "8,['peter'],['B-PER']\n", {}, ["7", "8"]),
-        ("Sentence #,Word,POS,Tag\n7,anna,N,B-PER\n,sings,V,O\n8,peter,N,B-PER\n",
-         KAGGLE, ["7", "8"]),
-        ("Sentence #;Word;Tag\n7;anna;B-PER\n7;sings;O\n8;peter;B-PER\n",
-         KAGGLE, ["7", "8"]),
+        "#Paris is great",
+        "my blood type is O\nvitamin B-12",
+        "anna B-PER\nsings O",
+        "Anna lives in Rome\n\nBob lives in Paris",
+        "1\tanna lives in rome\n2\tpeter walks",
+        "# id 1\nanna",
+        "小明住在北京市",
     ],
-)  # fmt: skip
-def test_sentences_in_a_table(tmp_path, text, keys, ids):
-    [task] = own_tasks(tmp_path, {"train.csv": text}, "tagging", keys=keys)
-    found = task.read("train")
-    assert [example.words for example in found] == TWO
-    assert [example.written for example in found] == [["B-PER", "O"], ["B-PER"]]
-    assert [example.id for example in found] == ids
-    asked = [*task.read_inputs(open_source(str(tmp_path / "train.csv"), None, "words"))]
-    assert [one.fields["words"] for one in asked] == TWO
-    if keys:
-        without = {**keys, "id": "number"}
-        with pytest.raises(UserError, match="one word in each row"):
-            own_tasks(tmp_path, {"train.csv": text}, "tagging", keys=without)
+)
+def test_lines_of_txt_are_running_text(tmp_path, text):
+    (tmp_path / "x.txt").write_text(f"{text}\n", encoding="utf-8")
+    expected = [{"text": line} for line in text.split("\n") if line]
+    assert asked(tmp_path / "x.txt") == expected
+    (tmp_path / "x.jsonl").write_text(
+        "".join(json.dumps({"id": 1} | x) + "\n" for x in expected)
+    )
+    assert asked(tmp_path / "x.jsonl") == [{"id": 1} | x for x in expected]
+
+
+def test_running_text_is_cut_as_by_the_tokenizer(tmp_path):
+    [task] = own_tasks(tmp_path, {"train.txt": lines(WORDS, TAGS)}, "tagging")
+    for text, words in (
+        ("小明 住", ["小", "明", "住"]),
+        ("Anna's vitamin B-12.", ["Anna", "'", "s", "vitamin", "B", "-", "12", "."]),
+        (" caf\u00e9\u200b ", ["caf\u00e9"]),
+        ("", []),
+    ):
+        example = task.input_example(0, {"text": text})
+        assert example.words == words
+        [features] = task.featurize(example, False)
+        assert len(features["labeled_positions"]) == len(words)
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "message"),
+    [
+        ("anna O\npeter walks O\n", None, "line 2: .* not 2 columns"),
+        ("anna\tx\npeter\n\n", None, "line 2: .* not 2 columns"),
+        ("anna lives in rome\nbob\n", None, "line 2: .* not 4 columns"),
+        ("1\tanna\tO\tO\n2\tsings\tO\tO\n", None, "the first column counts"),
+        ("anna\tO\n", 3, "no column 3"),
+    ],
+)
+def test_columns_that_cannot_be_read_are_refused(tmp_path, text, column, message):
+    (tmp_path / "x.conll").write_text(text)
+    with pytest.raises(UserError, match=f"x.conll.* {message}"):
+        asked(tmp_path / "x.conll", column=column)

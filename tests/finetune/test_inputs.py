@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """GLUE, SQuAD and MRQA as they are distributed, and from tensorflow_datasets."""
 
+import csv
 import datetime
 import gzip
+import io
 import json
 
 import pytest
@@ -10,11 +12,12 @@ from backports import zstd
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
-from electra_tf.finetune import preprocessing
+from electra_tf.finetune import inputs, preprocessing
 from electra_tf.finetune.inputs import open_source
 from electra_tf.finetune.qa import questions
 from electra_tf.finetune.registry import make_tasks, originals_with_data
-from electra_tf.text import records
+from electra_tf.text import corpus, records
+from electra_tf.text.units import Unit
 from electra_tf.text.vocabulary import Vocabulary
 from tests.helpers.own_task import own_tasks, write_files
 from tests.helpers.runs import by_default
@@ -307,7 +310,7 @@ def test_own_tags_have_the_names_that_the_file_gives(tmp_path, is_list):
             [task] = own_tasks(tmp_path, {"train.parquet": content}, **options)
             assert task.labels == ["DET", "NOUN"]
             continue
-        with pytest.raises(UserError, match="row 0: words and tags are not two lists"):
+        with pytest.raises(UserError, match="row 0: no list of tags"):
             own_tasks(tmp_path, {"train.parquet": content}, **options)
 
 
@@ -369,7 +372,7 @@ def test_rows_of_questions_are_whole(tmp_path):
 
     for name, sign in (("a.csv", ","), ("a.tsv", "\t")):
         cut = f"question{sign}context\nwho?{sign}The cat{sign} the dog\n"
-        with pytest.raises(UserError, match="line 2: more columns than the first"):
+        with pytest.raises(UserError, match="line 2: 3 cells"):
             read(name, cut)
     asked = {"question": "who?", "context": "The cat"}
     assert read("b.csv", "question,context,header\nwho?,The cat,Intro\n") == [asked]
@@ -399,3 +402,149 @@ def test_mrqa_as_it_is_distributed(tmp_path):
     assert dev.answers == ("dog", "a dog")
     [own] = own_tasks(tmp_path / "own", {"train.jsonl.gz": gzip.compress(text)}, "qa")
     assert [own.read("train"), own.read("dev")] == found[0]
+
+
+# Tables in text.
+
+QUOTED = [('the "big" dog', "pos"), ("the cat; it ran, yes", "neg"), ("a 5", "pos")]
+LINE = [("the dog\nran", "pos"), *QUOTED[1:]]
+RAW = [('the "big" dog', "pos"), ('"quoted"', "neg"), ('5" disk', "pos")]
+
+
+def table(rows, between, quoting=csv.QUOTE_MINIMAL):
+    text = io.StringIO()
+    writer = csv.writer(text, delimiter=between, quoting=quoting, lineterminator="\n")
+    writer.writerows([("a", "b"), *rows])
+    return text.getvalue()
+
+
+def plain(rows):
+    return "".join("\t".join(row) + "\n" for row in [("a", "b"), *rows])
+
+
+TAB = {"delimiter": "\t"}
+NUMBERED = {"text_a": 1, "label": 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "keys", "rows"),
+    [
+        ("train.tsv", plain(RAW), {}, RAW),
+        ("train.tsv", plain(RAW).replace("\n", "\r\n"), {}, RAW),
+        ("train.tsv", plain([('"x"', "pos"), ("y", "neg")]), {}, [('"x"', "pos")]),
+        ("train.csv", table(QUOTED, ","), {}, QUOTED),
+        ("train.csv", table(LINE, ","), {}, LINE),
+        ("train.csv", table(QUOTED, ",", csv.QUOTE_ALL), {}, QUOTED),
+        ("train.csv", table(LINE, ";"), {"delimiter": ";"}, LINE),
+        ("train.csv", table(LINE, "\t"), TAB, LINE),
+        ("train.csv", table(QUOTED, "\t", csv.QUOTE_ALL), TAB, QUOTED),
+        ("train.tsv", plain(RAW).replace("\t", "|"), {"delimiter": "|"}, RAW),
+        ("train.tsv", plain(RAW)[4:], NUMBERED, RAW),
+        ("train.csv", table(LINE, ",")[4:], NUMBERED, LINE),
+        ("train.json", json.dumps([dict(zip("ab", r, strict=True)) for r in QUOTED],
+                                  indent=1), {}, QUOTED),
+    ],
+)  # fmt: skip
+def test_tables_in_text(tmp_path, name, text, keys, rows):
+    [task] = own_tasks(tmp_path, {name: text}, keys=keys)
+    examples = task.read("train")
+    assert [(e.text_a, e.label) for e in examples][: len(rows)] == rows
+    source = open_source(str(tmp_path / name), None, "texts")
+    texts = [one.fields["text"] for one in task.read_inputs(source)]
+    assert texts == [e.text_a for e in examples]
+    assert inputs.can_cut(tmp_path / name, inputs.form_of(name)) == (".tsv" in name)
+
+
+R = "a\tb\n1\tthe dog\tx\n2\tthe cat\ty\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("train.tsv", table(QUOTED, "\t"), ["line 2", "no quotes", '"delimiter": "']),
+        ("train.tsv", table(LINE, "\t"), ["line 2: 1 cells", "2 columns"]),
+        ("train.tsv", table(QUOTED, "\t", csv.QUOTE_ALL), ["line 1", ".csv"]),
+        ("train.csv", table(QUOTED, ";"), ["no column 'a'", "a;b", '"delimiter"']),
+        ("train.csv", plain(RAW), ["no column 'a'", '"delimiter"']),
+        ("train.tsv", table(RAW, ","), ["no column 'a'", "a,b", '"delimiter"']),
+        ("train.csv", "sep=;\na;b\ndog;x\n", ["no column 'a'", "sep=;"]),
+        ("train.tsv", R, ["line 2: 3 cells", "'x'", "row.names = FALSE"]),
+        ("train.csv", R.replace("\t", ","), ["line 2: 3 cells", "row.names"]),
+        ("train.tsv", "a\tb\ndog\tx\t\n", ["line 2: 3 cells"]),
+        ("train.tsv", "a\tb\tc\ndog\tx\n", ["line 2: 2 cells", "3 columns"]),
+        ("train.tsv", "the dog\tpos\nthe cat\tpos\nran\tneg\nwho\tpos\n",
+         ["no column 'a'", "the dog, pos", "number the columns"]),
+        ("train.tsv", "a\tb\rdog\tx\rcat\ty\r", ["\\r alone", "tr "]),
+        ("train.csv", "a,b\rdog,x\rcat,y\r", ["\\r alone", "tr "]),
+        ("train.tsv", "a\tb\npos\tthe dog\nneg\tthe cat\npos\tran\n",
+         ["2 texts", "swapped"]),
+        ("train.csv", "a,b\nwell,the dog,x\nno,the cat,y\n", ["line 2", "columns"]),
+        ("train.tsv", "a\tb\ndog\tx\n".encode("utf-16"),
+         ["UTF-16", "iconv -f UTF-16"]),
+        ("train.tsv", "a\tb\ndog\tx\n".encode("utf-16-le"), ["UTF-16"]),
+        ("train.jsonl", '{"d": {"a": "dog"}, "b": "x"}\n', ["no column 'a'", "d/a"]),
+        ("train.jsonl", '{"a": null, "b": "x"}\n', ["'a' (null)"]),
+        ("train.jsonl", '{\n "a": "dog",\n "b": "x"\n}\n', ["line 1", "jq -c ."]),
+        ("train.json", '{"a": "dog"}', ["array of objects"]),
+    ],
+)  # fmt: skip
+def test_tables_in_other_forms_are_refused(tmp_path, name, content, words):
+    with pytest.raises(UserError) as caught:
+        own_tasks(tmp_path, {name: content})
+    for word in (name, *words):
+        assert word in str(caught.value), caught.value
+    assert str(caught.value).count("\n") <= 2
+
+
+@pytest.mark.parametrize("text", [R, R.replace("\tx\n", "\t\n").replace("y", "")])
+def test_row_numbers_are_refused_whole_or_in_pieces(tmp_path, text):
+    """R's write.table has no name above them."""
+    path = tmp_path / "x.tsv"
+    path.write_text(text)
+    source = open_source(str(path), None, "texts")
+    second = text.index("\n", 6) + 1
+    piece = inputs.open_part(Unit("tsv", str(path), "x", second, len(text), 1), 2)
+    for one, line in ((source, 2), (piece, 3)):
+        with pytest.raises(
+            UserError, match=f"x.tsv, line {line}: 3 cells, .*row.names"
+        ):
+            list(inputs.texts(one, [("a",)]))
+
+
+@pytest.mark.parametrize(("columns", "begin"), [(("a",), 4), ((1,), 0)])
+def test_pieces_are_read_as_the_whole(tmp_path, columns, begin):
+    """The header, if there is one, is read for each."""
+    path, text = tmp_path / "x.tsv", plain(RAW)[4 - begin :]
+    path.write_text(text)
+    whole = list(inputs.texts(open_source(str(path), None, "texts"), [columns]))
+    ends = [0, begin + 9, len(text) - 2, len(text)]
+    pieces = []
+    for start, end in zip(ends, ends[1:], strict=False):
+        unit = Unit("tsv", str(path), "x", start, end, 1)
+        part = inputs.open_part(unit, corpus.lines_before(str(path), start))
+        pieces += inputs.texts(part, [columns])
+    assert pieces == whole and len(whole) == 3
+
+
+def test_fields_of_objects_are_columns(tmp_path):
+    rows = [{"d": {"a": "dog"}, "b": "x"}, {"d": {"a": "cat"}, "b": "y"}]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    [task] = own_tasks(tmp_path, {"train.jsonl": text}, keys={"text_a": "d/a"})
+    assert [e.text_a for e in task.read("train")] == ["dog", "cat"]
+
+
+@pytest.mark.parametrize("name", ["train.json", "train.json.gz"])
+def test_json_has_a_limit_of_unpacked_size(tmp_path, monkeypatch, name):
+    text = json.dumps([dict(zip("ab", row, strict=True)) for row in QUOTED]).encode()
+    content = gzip.compress(text) if name.endswith("gz") else text
+    monkeypatch.setattr(inputs, "MOST_JSON_BYTES", len(text))
+    [task] = own_tasks(tmp_path, {name: content})
+    assert len(task.read("train")) == 3
+    monkeypatch.setattr(inputs, "MOST_JSON_BYTES", len(text) - 1)
+    with pytest.raises(UserError, match=f"{name} has more than {len(text) - 1} bytes"):
+        own_tasks(tmp_path, {name: content})
+
+
+def test_what_left_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"'quoted' \(left in version 0.2: .csv has"):
+        own_tasks(tmp_path, {"train.tsv": plain(RAW)}, quoted=True)

@@ -8,19 +8,18 @@ import pytest
 
 from electra_tf.errors import UserError
 from electra_tf.finetune import tag_schemes
-from electra_tf.finetune.tag_schemes import Notation, notation_of
+from electra_tf.finetune.tag_schemes import as_bioes, scheme_named, scheme_of, tags_of
 
 CLASSES = ("PER", "LOC", "X-1")
 
 
-def random_spans(rng, length, touching):
-    """Spans (first, last, class); `touching`: also two of a class side by side."""
+def random_spans(rng, length):
+    """Spans (first, last, class), some of one class side by side."""
     spans, at = [], 0
     while at < length:
         name = rng.choice(CLASSES)
         end = at + rng.choice((0, 0, 1, 2))
-        apart = not spans or spans[-1][1] < at - 1 or spans[-1][2] != name or touching
-        if rng.random() < 0.5 and end < length and apart:
+        if rng.random() < 0.5 and end < length:
             spans.append((at, end, name))
             at = end
         at += 1
@@ -40,7 +39,6 @@ def written(spans, length, scheme):
         first, last = word == start, word == end
         end_of_one = "S" if first and last else "B" if first else "E" if last else "I"
         letter = {
-            "IO": "I",
             "IOB1": "B" if first and before else "I",
             "IOB2": "B" if first else "I",
             "BIOES": end_of_one,
@@ -58,52 +56,12 @@ def test_random_sequences_of_each_scheme(scheme):
     sentences = []
     for _ in range(400):
         length = rng.randint(1, 12)
-        spans = random_spans(rng, length, touching=scheme != "IO")
+        spans = random_spans(rng, length)
         tags = written(spans, length, scheme)
-        read = [Notation(scheme).read(tag) for tag in tags]
-        assert tag_schemes.spans_in(read) == spans, tags
-        assert Notation(scheme).written(spans, length) == tags
+        assert tag_schemes.spans_in([as_bioes(tag, scheme) for tag in tags]) == spans
+        assert tags_of(spans, length, scheme) == tags
         sentences.append(tags)
-    # IO is IOB1 in which nothing touches.
-    found = notation_of(sentences)
-    assert found == Notation("IOB1" if scheme == "IO" else scheme)
-
-
-def in_form(tag, form, outside):
-    """A tag B-PER in another form, by the definition of each."""
-    letter, _, name = tag.partition("-")
-    if tag == "O":
-        return outside
-    return {
-        "B-PER": tag,
-        "B_PER": f"{letter}_{name}",
-        "PER-B": f"{name}-{letter}",
-        "PER_B": f"{name}_{letter}",
-        "b-PER": f"{letter.lower()}-{name}",
-        "B": letter,
-        "PER": name,
-    }[form]
-
-
-@pytest.mark.parametrize("outside", tag_schemes.OUTSIDE)
-@pytest.mark.parametrize("form", tag_schemes.FORMS)
-@pytest.mark.parametrize("scheme", [s for s in tag_schemes.LETTERS if s != "IO"])
-def test_forms_of_tags_are_found_read_and_written(scheme, form, outside):
-    rng = random.Random(f"{scheme} {form}")
-    is_bare = form == "PER"
-    sentences = []
-    for _ in range(300):
-        spans = random_spans(rng, 9, touching=not is_bare)
-        if form == "B":
-            spans = [(first, last, "span") for first, last, _ in spans]
-        tags = written(spans, 9, "IO" if is_bare else scheme)
-        sentences.append((spans, [in_form(tag, form, outside) for tag in tags]))
-    found = notation_of([[outside] * 9, *(tags for _, tags in sentences)])
-    assert found == Notation("IO" if is_bare else scheme, form, outside)
-    assert Notation.named(str(found)) == found
-    for spans, tags in sentences:
-        assert tag_schemes.spans_in([found.read(tag) for tag in tags]) == spans
-        assert found.written(spans, 9) == tags
+    assert scheme_of(sentences) == scheme
 
 
 def conlleval(tags):
@@ -134,30 +92,43 @@ def test_iob1_of_conll_2003():
     tags = ["I-PER", "I-LOC", "O", "I-ORG", "B-ORG", "I-ORG"]
     spans = [(0, 0, "PER"), (1, 1, "LOC"), (3, 3, "ORG"), (4, 5, "ORG")]
     assert tag_schemes.spans_in(tags) == spans
-    assert notation_of([tags]) == Notation("IOB1")
-    assert notation_of([["B-PER", "O", "B-PER", "I-PER"]]) == Notation("IOB2")
-    for bare in (["e-mail", "O", "O"], ["b-day", "O", "phone"]):
-        assert notation_of([bare]) == Notation("IO", "PER")
+    assert scheme_of([tags]) == "IOB1"
+    assert scheme_of([["B-PER", "O", "B-PER", "I-PER"]]) == "IOB2"
+    assert scheme_of([["I-PER", "I-PER", "O", "I-LOC"]]) == "IOB1"  # IO
 
 
 def test_names_and_mixtures():
     names = {"bio": "IOB2", "IOB": "IOB1", "iobes": "BIOES", "BILOU": "BILOU"}
-    for name, scheme in (names | {"Plain": "plain", "bmew": "BMEWO"}).items():
-        assert Notation.named(name).scheme == scheme
-    assert Notation.named("bare") == Notation("IO", "PER")
-    assert str(Notation("IOB2")) == "IOB2"
-    for name in ("XYZ", "IOB2 x", "IOB2 B-PER O O", ""):
+    names |= {"Plain": "plain", "bmew": "BMEWO", "io": "IOB1"}
+    for name, scheme in names.items():
+        assert scheme_named(name) == scheme
+    for name in ("XYZ", "IOB2 PER_B", "bare", ""):
         with pytest.raises(UserError, match="IOB1.*plain"):
-            Notation.named(name)
+            scheme_named(name)
     for mixed in (["B-X", "E-X", "U-X"], ["B-X", "M-X", "I-X"]):
         with pytest.raises(UserError, match="BIOES.*BILOU"):
-            notation_of([mixed])
-    assert "B-PER, I-PER, L-PER, U-PER" in Notation("BILOU").wrong()
-    assert Notation("BILOU").read("E-X") is None
-    assert Notation().read("E-X") == "E-X"
-    for tags in (["DET", "NOUN"], ["N", "V", "V", "O"]):
-        with pytest.raises(UserError, match='"scheme": "plain".*"bare"'):
-            notation_of([tags])
-    assert notation_of([["NOUN", "O"]], Notation.named("bare")).form == "PER"
+            scheme_of([mixed])
+    assert as_bioes("E-X", "BILOU") is None
+    assert as_bioes("E-X") == "E-X"
     # A mistyped tag does not change how the others are read.
-    assert notation_of([["B-X", "I-X", "Y"]]) == Notation("IOB2")
+    assert scheme_of([["B-X", "I-X", "Y"]]) == "IOB2"
+
+
+@pytest.mark.parametrize(
+    "tags",
+    [
+        ["PER", "O", "LOC"],
+        ["B_PER", "I_PER", "O"],
+        ["PER-B", "PER-I", "O"],
+        ["PER_B", "PER_I", "-"],
+        ["b-PER", "i-PER", "o"],
+        ["B", "I", "O"],
+        ["e-mail", "O", "b-day"],
+    ],
+)
+def test_tags_in_other_forms_are_refused(tags):
+    with pytest.raises(
+        UserError, match=f"no tag like B-PER, but .*{tags[0]}"
+    ) as caught:
+        scheme_of([tags])
+    assert "Rewrite" in str(caught.value) and '"scheme": "plain"' in str(caught.value)

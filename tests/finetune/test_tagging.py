@@ -8,6 +8,7 @@ import pytest
 
 from electra_tf.errors import UserError
 from electra_tf.finetune import preprocessing
+from electra_tf.finetune.task import facts_of
 from tests.helpers.own_task import own_tasks
 
 NER = "the O\ndog I-PER\ncat I-LOC\n\nran O\n\n"
@@ -43,16 +44,6 @@ def test_iob1_is_read_and_written(tmp_path):
     lines, _ = written(task, "dev", scorer, tmp_path)
     tags = [line.split()[1:] for line in lines.splitlines() if line]
     assert tags == [[t, t] for t in ("I-PER", "I-LOC", "I-LOC", "B-LOC")]
-
-
-def test_io_is_scored_as_it_is_written(tmp_path):
-    text = "dog I-PER\ncat I-PER\nran O\n\ndog I-PER\n\n"
-    files = {"train.txt": text}
-    [task] = own_tasks(tmp_path, files, "tagging", scheme="IO")
-    assert task.labels == ["B-PER", "E-PER", "O", "S-PER"]
-    # Two spans side by side are one in IO.
-    scorer = predicted(task, "dev", ["S-PER", "S-PER", "O"], ["S-PER"])
-    assert dict(scorer.get_results())["f1"] == 100.0
 
 
 @pytest.mark.parametrize("length", [8, 9])
@@ -92,6 +83,24 @@ def test_words_that_are_cut_off_count_as_missed(tmp_path):
     assert len(features["labeled_positions"]) == 10
     results = dict(predicted(task, "dev", ["S-PER"] * 10).get_results())
     assert (results["precision"], results["recall"]) == (100.0, 50.0)
+
+
+def test_words_without_tokens_beyond_the_length_are_counted(tmp_path):
+    """They take no room, so that more words than tokens fit."""
+    text = "dog B-PER\n\u200b O\n" * 10 + "\n"
+    [task] = own_tasks(tmp_path, {"train.txt": text}, "tagging", max_seq_length=12)
+    store = preprocessing.features(task.config, [task], "train", True)
+    assert store["input_mask"].sum() == 12
+    assert store["mine:labels_mask"].sum() == 12 and store.num_cut == 20 - 12
+
+
+def test_scheme_of_an_older_model_is_read(tmp_path):
+    """Before 0.2 the form of its tags followed."""
+    [task] = own_tasks(tmp_path, {"train.txt": NER}, "tagging")
+    for stored, scheme in (("IOB2 PER_B 0", "IOB2"), ("IO PER", "IOB1")):
+        task.stored = facts_of(task)._replace(scheme=stored)
+        del task.scheme  # found already
+        assert task.scheme == scheme
 
 
 def test_underscore_is_a_tag_like_any_other(tmp_path):

@@ -195,7 +195,7 @@ def test_missing_column(data):
             lambda choice=choice: described("texd", on_bad_example=choice),
             *(path.name, "'texd'", "text, kind"),
         )
-    refused(lambda: described("text"), f"{path.name}, line 3", "'kind'")
+    refused(lambda: described("text"), f"{path.name}, line 3", "1 cells")
     [task] = described("text", on_bad_example="skip")
     assert task.labels == ("no", "yes")
 

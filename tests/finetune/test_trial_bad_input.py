@@ -192,7 +192,7 @@ def test_answer_that_is_not_in_its_context(tmp_path, answers, word):
 @pytest.mark.parametrize(
     ("kind", "changed", "words"),
     [
-        ("regression", {"text_a": 3}, ["text_a"]),
+        ("regression", {"text_a": 0}, ["text_a", "its number from 1"]),
         ("regression", {"train": ["t.tsv"]}, ["train"]),
         ("regression", {"type": ["regression"]}, ["type"]),
         ("regression", {"lowest": "low"}, ["lowest"]),

@@ -47,7 +47,8 @@ def without_ids(rows):
 
 
 def asked_in(model, path):
-    return model.read_inputs(open_source(str(path), None, model.reads))
+    form = "conll" if path.suffix == ".txt" else None
+    return model.read_inputs(open_source(str(path), form, model.reads))
 
 
 def close(ours, theirs):
@@ -84,6 +85,10 @@ def test_predictions_equal_those_of_the_trial(data, trial, task, file):
         close(model.predict(TEXTS[0]), without_ids(expected[:1]))
     if task == "names":
         close(model.predict(own_sentences(6)), expected)
+        texts = [{"text": text} for text in TEXTS]
+        running = [text | row for text, row in zip(texts, expected, strict=True)]
+        close(model.predict(TEXTS), running)
+        close(model.predict(texts), running)
     if task == "faq":
         questions = [(row["question"], row["context"]) for row in expected]
         close(model.predict(questions), without_ids(expected))

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Labels of texts: one class, several classes, a number."""
+
+import json
+
+import pytest
+
+from electra_tf.errors import UserError
+from tests.helpers.own_task import own_tasks
+
+
+def table(labels, texts="dog"):
+    return "a\tb\n" + "".join(f"{texts} {n}\t{x}\n" for n, x in enumerate(labels))
+
+
+def refused(folder, files, words, kind="classification", **more):
+    with pytest.raises(UserError) as caught:
+        own_tasks(folder, files, kind, **more)[0].read("dev")
+    for word in words:
+        assert word in str(caught.value), caught.value
+    assert str(caught.value).count("\n") <= 2
+
+
+def test_labels_are_texts(tmp_path):
+    """Nothing is joined, such as the numbers of sections."""
+    labels = ["1.1", "1.10", "01", "1", " x "]
+    files = {"train.tsv": table(labels), "dev.tsv": table(["1.10", "x"])}
+    [task] = own_tasks(tmp_path, files)
+    assert task.labels == ("01", "1", "1.1", "1.10", "x")
+    assert [e.label for e in task.read("dev")] == ["1.10", "x"]
+    keys = {"text_a": "a", "label": "b"}
+    [task] = own_tasks(tmp_path, files, "multilabel", keys=keys)
+    assert task.labels == ("01", "1", "1.1", "1.10", "x")
+    rows = [{"a": "dog", "b": 1.5}, {"a": "cat", "b": "1.50"}, {"a": "ran", "b": 2}]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    [task] = own_tasks(tmp_path, {"train.jsonl": text})
+    assert task.labels == ("1.5", "1.50", "2")
+
+
+@pytest.mark.parametrize(
+    ("train", "dev", "kind", "words"),
+    [
+        (["0", "1", "1.0"], ["0"], "classification", ["1 and 1.0", "one number"]),
+        (["1.0,2", "1"], ["1"], "multilabel", ["1 and 1.0", "one number"]),
+        (["1.1", "1.2"], ["1.10"], "classification",
+         ["dev.tsv, line 2", "unknown label '1.10'; there are 1.1, 1.2"]),
+        (["0", "1"], ["1.0"], "classification", ["dev.tsv, line 2", "label '1.0'"]),
+        (["x", "['x', 'y']"], ["x"], "classification", ["line 3", "list; type multi"]),
+        (["x", "[0, 1]"], ["x"], "classification", ["line 3", "list; type multi"]),
+        (["1", "0,5"], ["1"], "regression", ["line 3", "'0,5' is not a number; its"]),
+        (["1", "1,250"], ["1"], "regression", ["line 3", "'1,250' is not a number"]),
+        (["x,y", "['x', 'y']"], ["x"], "multilabel", ["line 3", "neither a list in"]),
+        (["x,y", "['x' 'y']"], ["x"], "multilabel", ["line 3", "neither a list in"]),
+        (["x,y", "[x, y]"], ["x"], "multilabel", ["line 3", "neither a list in"]),
+        (["x,y", "{'x', 'y'}"], ["x"], "multilabel", ["line 3", "neither a list in"]),
+        (["x", '{"choices": ["x"]}'], ["x"], "multilabel", ["line 3", "neither"]),
+        (["1 0 1", "0 1 0"], ["1"], "multilabel", ["vectors of 0 and 1", '["joy"']),
+        (["1,0,1", "0,1,0"], ["1"], "multilabel", ["vectors of 0 and 1"]),
+        (["[1. 0. 1.]", "[0. 1. 0.]"], ["1"], "multilabel", ["vectors of 0 and 1"]),
+        (["0", "1"], ["1"], "multilabel", ["are 0 and 1", "type classification"]),
+    ],
+)  # fmt: skip
+def test_labels_that_cannot_be_read_are_refused(tmp_path, train, dev, kind, words):
+    files = {"train.tsv": table(train), "dev.tsv": table(dev)}
+    refused(tmp_path, files, words, kind, keys={"text_a": "a", "label": "b"})
+
+
+NAMES = {"label_names": ["x", "y", "z"]}
+
+
+@pytest.mark.parametrize(
+    ("values", "keys", "expected"),
+    [
+        ([["x", "y"], ["z"]], {}, [("x", "y"), ("z",)]),
+        (["x, y", ""], {}, [("x", "y"), ()]),
+        (["x;y", "z"], {"separator": ";"}, [("x", "y"), ("z",)]),
+        ([[0, 1], [2]], NAMES, [("x", "y"), ("z",)]),
+        ([[0, 1], [2]], {}, [("0", "1"), ("2",)]),
+    ],
+)
+def test_labels_of_several_classes(tmp_path, values, keys, expected):
+    rows = [{"a": "dog", "b": values[0]}, {"a": "cat", "b": values[1]}]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    keys = {"text_a": "a", "label": "b"} | keys
+    [task] = own_tasks(tmp_path, {"train.jsonl": text}, "multilabel", keys=keys)
+    assert [e.label for e in task.read("train")] == expected
+    assert [e.label for e in task.read("dev")] == expected
+
+
+@pytest.mark.parametrize("one", [1, 1.0, True])
+def test_vectors_are_refused(tmp_path, one):
+    rows = [{"a": "dog", "b": [one, one * 0, one]}, {"a": "cat", "b": [0, 1, 0]}]
+    files = {"train.jsonl": "".join(json.dumps(row) + "\n" for row in rows)}
+    keys = {"text_a": "a", "label": "b"}
+    refused(tmp_path, files, ["vectors of 0 and 1"], "multilabel", keys=keys)
+
+
+def test_labels_with_another_separator_are_noted(tmp_path):
+    keys = {"text_a": "a", "label": "b"}
+    text = "a\tb\ndog\tx;y\ncat\ty\n"
+    for sign in ";|":
+        files = {"train.tsv": text.replace(";", sign)}
+        [task] = own_tasks(tmp_path, files, "multilabel", keys=keys)
+        assert any(f"'x{sign}y'" in remark for remark in task.remarks["train"])
+
+
+def test_classes_in_columns_of_their_own(tmp_path):
+    keys = {"text_a": "a", "label": ["joy", "fear"]}
+    text = "a,joy,fear,id\ndog,1,0,4\ncat,1.0,1,5\nran,0,0,6\n"
+    [task] = own_tasks(tmp_path, {"train.csv": text}, "multilabel", keys=keys)
+    found = [("joy",), ("joy", "fear"), ()]
+    assert [e.label for e in task.read("train")] == found
+    assert task.labels == ("fear", "joy")
+    bad = text.replace("1.0", "2")
+    with pytest.raises(UserError, match="line 3: column 'joy' is '2', not 0 or 1"):
+        own_tasks(tmp_path, {"train.csv": bad}, "multilabel", keys=keys)
+    with pytest.raises(UserError, match="label is .*; it must be a column"):
+        own_tasks(tmp_path, {"train.csv": text}, keys=keys)
+    with pytest.raises(UserError, match="no column 'anger'"):
+        keys["label"] = ["joy", "anger"]
+        own_tasks(tmp_path, {"train.csv": text}, "multilabel", keys=keys)
