@@ -216,9 +216,9 @@ def _cells(source: Source, lines: Iterator[str], choices: Choices) -> Placed:
         row: Row = dict(zip(header, cells, strict=False))
         if len(cells) != len(header):
             row[None] = (
-                f"{len(cells)} cells in a table of {len(header)} columns, the last is "
-                f"{shown(cells[-1])}; a cell with separators or line ends is quoted, in "
-                "a .csv; R leaves out row names by row.names = FALSE"
+                f"{len(cells)} cells in a table of {len(header)} columns, the last "
+                f"{shown(cells[-1])}; a cell with separators or line ends is quoted "
+                "in a .csv; R leaves out row names by row.names = FALSE"
             )
         yield f"{name}, line {number + source.skipped}", row
 

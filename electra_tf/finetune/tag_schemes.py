@@ -43,6 +43,11 @@ def scheme_named(name: str) -> str:
     return scheme
 
 
+def stored_scheme(name: str) -> str:
+    """The scheme of an earlier model, which may name the form of a tag after it."""
+    return scheme_named(name.split()[0].lower().replace("bare", "IO"))
+
+
 def as_bioes(tag: str, scheme: str | None = None) -> str | None:
     """A tag as BIOES has it; None if the scheme, or any, has no such tag."""
     if scheme == PLAIN or tag == "O":

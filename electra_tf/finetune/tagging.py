@@ -203,8 +203,7 @@ class TaggingTask(Task):
         if self._given:
             return self._given
         if self.stored and self.stored.scheme:
-            # Before 0.2 the form of a tag followed.
-            return tag_schemes.scheme_named(self.stored.scheme.split()[0])
+            return tag_schemes.stored_scheme(self.stored.scheme)
         split = "train" if self.path("train").is_file() else "dev"
         written = [one.tags for one in self.sentences(split) if one.tags]
         names = {tag for tags in written for tag in tags} - {"O"}

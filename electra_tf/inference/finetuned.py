@@ -29,6 +29,7 @@ from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.finetune import preprocessing, registry
 from electra_tf.finetune.inputs import Input, Source, shown
 from electra_tf.finetune.results import hparams_in
+from electra_tf.finetune.tag_schemes import stored_scheme
 from electra_tf.finetune.task import FACTS_FILE, Task, TaskFacts, read_facts
 from electra_tf.inference.model import Predictor
 from electra_tf.inference.scoring import chunks
@@ -256,6 +257,10 @@ def read_trial(
     folder = folder.absolute()
     bring_model(folder)
     hparams = hparams_in(folder)
+    for description in hparams.get("tasks", {}).values():  # of an earlier version
+        description.pop("quoted", None)
+        if "scheme" in description:
+            description["scheme"] = stored_scheme(description["scheme"])
     names = hparams.get("task_names", [])
     if not names or (task is not None and task not in names):
         raise UserError(

@@ -97,7 +97,8 @@ def test_words_without_tokens_beyond_the_length_are_counted(tmp_path):
 def test_scheme_of_an_older_model_is_read(tmp_path):
     """Before 0.2 the form of its tags followed."""
     [task] = own_tasks(tmp_path, {"train.txt": NER}, "tagging")
-    for stored, scheme in (("IOB2 PER_B 0", "IOB2"), ("IO PER", "IOB1")):
+    cases = {"IOB2 PER_B 0": "IOB2", "IO PER": "IOB1", "bare": "IOB1"}
+    for stored, scheme in cases.items():
         task.stored = facts_of(task)._replace(scheme=stored)
         del task.scheme  # found already
         assert task.scheme == scheme
