@@ -206,9 +206,9 @@ def tables() -> str:
     """The tables of docs/metrics.md: all metrics, and all alarms."""
     metrics = (*ALL_METRICS, *STEP_METRICS)
     rows = [f"| `{m.name}` | {m.label} | {m.healthy} |" for m in metrics]
-    alarms = [f"| {a.name} | {a.meaning} | {a.advice} |" for a in ALARMS]
+    alarms = [f"| {a.name} | {a.meaning} |" for a in ALARMS]
     lines = ["| name | meaning | healthy |", "|---|---|---|", *rows, ""]
-    lines += ["| alarm | raised by | what usually helps |", "|---|---|---|", *alarms]
+    lines += ["| alarm | raised by |", "|---|---|", *alarms]
     return "\n".join(lines) + "\n"
 
 

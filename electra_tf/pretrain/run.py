@@ -338,19 +338,11 @@ def _train_phase(run: Run, phase: Phase, stop: StopRequest) -> bool:
         # A variable's moments begin in the stage in which it learns.
         moments_begin_at=phase.first if phase.stage else 0,
     )
-    # Of several data sets, the one that is repeated most often.
-    before, epoch = _rows(config, phase, phase.first), min(source.epochs())
-
-    def epochs(step: int) -> float:
-        return (before + part.train_batch_size * (step - phase.first)) / epoch
-
     monitor = HealthMonitor(
         config.on_alarm,
         console,
-        total=phase.end,
-        first=phase.first,
         warmup=phase.first + part.num_warmup_steps,
-        epochs=epochs,
+        vocab_size=part.vocab_size,
         counts_all_tokens=task.objective.counts_all_tokens,
     )
 

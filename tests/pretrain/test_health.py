@@ -29,20 +29,17 @@ def healthy(steps, seed=0):
         "disc_loss": noisy(0.4 - 0.2 * at, 0.1),
         "disc_accuracy": noisy(0.88 + 0.05 * at, 0.02),
         "disc_recall": recall,
-        "global_norm": noisy(1 + 2 * np.exp(-5 * at), 0.3),
-        "learning_rate": 5e-4 * np.minimum(1, at / 0.1) * (1 - at),
         "finite": np.ones(steps),
     }
 
 
-def watch(metrics, policy="warn", epochs_per_step=0.0, **options):
+def watch(metrics, policy="warn", **options):
     steps, lines, chunk = len(metrics["loss"]), [], 7
     monitor = HealthMonitor(
         policy,
         types.SimpleNamespace(log=lines.append),
-        total=steps,
         warmup=steps // 10,
-        epochs=lambda step: step * epochs_per_step,
+        vocab_size=30_522,
         **options,
     )
     for start in range(0, steps, chunk):
@@ -72,28 +69,18 @@ nothing_replaced = from_step(2000, disc_recall=0, disc_accuracy=0.9, disc_loss=0
 all_replaced = from_step(2000, disc_recall=1, disc_accuracy=0.1, disc_loss=0.33)
 
 
-def one_answer(metrics):
-    metrics["generator_entropy"] = np.linspace(3, 0, 6000)
-
-
 def spike(metrics, step=3000):
     metrics["loss"][step : step + 15] *= 4
-
-
-def growing(norms):
-    return norms * np.linspace(1, 30, len(norms))
 
 
 @pytest.mark.parametrize(
     ("fault", "text"),
     [
-        (nothing_replaced, "the discriminator calls no token replaced, for 1,000"),
-        (all_replaced, "the discriminator calls every token replaced"),
-        (from_step(3000, masked_lm_loss=lambda x: x + 1), "the generator's loss rose"),
-        (one_answer, "samples have an entropy of 0.09"),
-        (spike, "the loss jumped from 12"),
-        (from_step(3000, global_norm=growing), "the gradients' norm grew from"),
-        (from_step(3000, learning_rate=1e-9), "the learning rate is 1e-09, with 1,"),
+        (nothing_replaced, "discriminator collapse up to step "),
+        (all_replaced, "discriminator collapse up to step "),
+        (from_step(3000, masked_lm_loss=lambda x: x + 1), "generator does not learn"),
+        (from_step(0, masked_lm_loss=10.2), "does not learn up to step 1,"),
+        (spike, "divergence up to step 3,"),
     ],
 )
 def test_a_fault_is_reported_once(fault, text):
@@ -134,12 +121,6 @@ def test_steps_that_were_left_out_do_not_count():
     assert watch(metrics) == []
 
 
-def test_many_epochs():
-    assert watch(healthy(4000), epochs_per_step=0.01) == []
-    (line,) = watch(healthy(4100), epochs_per_step=0.01)
-    assert "seen all of a data set 40 times" in line
-
-
 def test_a_fault_that_returns_is_reported_again():
     metrics = healthy(6000)
     spike(metrics, 2000)
@@ -158,7 +139,7 @@ def test_a_rate_that_is_too_high_ends_the_run_with_the_state_saved(tiny_data):
     )
     run = pretrain(tiny_data, "too_high", hparams).wait()
     assert run.returncode == EXIT_DIVERGED, run.stdout
-    assert 'error: stopped by "on_alarm", up to step ' in run.stderr
+    assert 'error: stopped by "on_alarm": generator does not learn' in run.stderr
     folder = tiny_data / "models" / "too_high"
     last = metrics_of(folder)[-1]["step"]
     assert (folder / f"model.ckpt-{last}.json").is_file()
