@@ -7,7 +7,6 @@ Both data sets of tasks and inputs of predictions. Inputs are streamed line by l
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import csv
 import difflib
@@ -447,36 +446,3 @@ def shown(label: Any) -> str:
     """A value of the data for a message, which may be as long as the file."""
     text = repr(label)
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-_STRING = r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
-_CONSTANTS = {"true": "True", "false": "False", "null": "None", "nan": "None"}
-
-
-def printed(text: str) -> Any:
-    """The list or object that a text is the printed form of; None if it is none.
-
-    As JSON, Python, pandas, NumPy and Java print them: ["a"], ['a', 'b'], ['a' 'b'],
-    [1. 0.], {'text': array(['a'], dtype=object)}, [a, b].
-    """
-    parts = re.split(_STRING, text.strip())
-    for place in range(0, len(parts), 2):  # what is not between quotes
-        part = re.sub(r",\s*dtype=\w+|\barray(?=\()", "", parts[place])
-        part = re.sub(r"[a-z]+", lambda m: _CONSTANTS.get(m[0], m[0]), part)
-        part = re.sub(r"(?<=[\w.])\s+(?=[-\w.])", ", ", part)
-        is_inside = 0 < place < len(parts) - 1
-        parts[place] = ", " if is_inside and not part.strip() else part
-    try:
-        found = ast.literal_eval("".join(parts))
-        found = [*found] if isinstance(found, (tuple, set)) else found
-        return found if isinstance(found, (list, dict)) else None
-    except (ValueError, SyntaxError):
-        inner = text.strip()
-        is_list = inner[:1] == "[" and inner[-1:] == "]" and len(parts) == 1
-        return [x.strip() for x in inner[1:-1].split(",")] if is_list else None
-
-
-def number_of(label: Any) -> float | None:
-    """The number that a label is, if it is written as one; 01 is none."""
-    text = str(label)
-    return float(text) if re.fullmatch(r"-?(0|[1-9]\d*)(\.\d+)?", text) else None

@@ -2,15 +2,13 @@
 """Extractive question answering: SQuAD 1.1 and 2.0, and the sets of MRQA.
 
 A document longer than a sequence is read through windows; example k's window w has the
-eid 1000 * k + w, as in the original. Above 600 lines: a task type is one file, and its
-forms of questions are many.
+eid 1000 * k + w, as in the original. From outputs to answers and scores: `qa_answers`.
 """
 
 from __future__ import annotations
 
 import bisect
 import functools
-import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,28 +18,36 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.errors import UserError
+from electra_tf.errors import JSON_ERRORS, UserError
 from electra_tf.finetune import inputs, qa_answers
 from electra_tf.finetune.inputs import Input, Source, refuse, shown
 from electra_tf.finetune.qa_answers import Answers, QAScorer, decode
 from electra_tf.finetune.task import FeatureSpec, HeadSpec, Task, rounded, write_jsonl
 from electra_tf.storage.files import atomic_write
 from electra_tf.text import tokenization
+from electra_tf.text.unicode_classes import is_unspaced
 
-# SQuAD's key -> its names in the forms that are read.
-_KEYS = {
-    "context": ("context", "context_text", "passage"),
-    "qas": ("qas", "questions"),
-    "question": ("question", "query_text", "query"),
-    "id": ("id", "qid", "query_id", "question_id"),
-    "answers": ("answers", "answer", "answer_text"),
-    "text": ("text", "answer_text", "answer"),
-    "answer_start": ("answer_start", "start"),
-}
-_EXPECTED = "context, question and answers with text and answer_start"
+SQUAD = ("squad", "squadv1")
+MRQA = ("newsqa", "naturalqs", "triviaqa", "searchqa")
+_FORMS = (
+    'SQuAD\'s or MRQA\'s form, or rows with "context", "question" and "answers": '
+    '{"text": [...], "answer_start": [...]}'
+)
 _TRUTHS = {"true": True, "false": False, "1": True, "0": False}
-_TRUTHS |= {"1.0": True, "0.0": False, "yes": True, "no": False}
-
+_WHITE_SPACE = " \t\r\n\u202f"
+_NEAR = 5  # characters that normalising may take from an answer
+_REPEATED = (
+    "answers stand several times in the word at their answer_start, and the "
+    'original takes the first; "answer_text": "offsets" takes the right one'
+)
+_NO_ANSWER = (
+    "questions have no answer and count as wrong; has_impossible of the task (or the "
+    "task squad) is for such files"
+)
+_NO_BLANKS = (
+    "answers are in a script without blanks, where F1 of words is exact match; "
+    '"score_by": "characters" of the task scores them as CMRC 2018 does'
+)
 
 # A right answer, and where it begins in its context; None if unknown.
 Answer = tuple[str, int | None]
@@ -64,6 +70,37 @@ def questions(source: Source) -> Iterator[Input]:
         yield Input(one.where, given | {"question": one.text, "context": one.context})
 
 
+def entries(source: Source) -> Iterator[tuple[str, Any]]:
+    """(place, object with a context) for each."""
+    if source.form != "json":
+        for where, row in inputs.records(source, [("question", "context")]):
+            if None in row:
+                refuse(where, row[None])
+            # MRQA's first line has a header and nothing else.
+            if "header" not in row or "context" in row:
+                yield where, row
+        return
+    content = inputs.read_json(source)
+    found = content.get("data") if isinstance(content, Mapping) else content
+    if not isinstance(found, list):
+        raise _other_form(source.name, content)
+    for count, entry in enumerate(found):
+        paragraphs = entry.get("paragraphs") if isinstance(entry, Mapping) else None
+        if isinstance(paragraphs, list):
+            where = f"{source.name}, {entry.get('title', '?')!r}, paragraph "
+            yield from ((f"{where}{i}", one) for i, one in enumerate(paragraphs))
+        else:
+            yield f"{source.name}, entry {count}", entry
+
+
+def _other_form(where: str, content: Any) -> UserError:
+    keys = ", ".join(content) if isinstance(content, Mapping) else shown(content)
+    return UserError(
+        f"{where} has no context (a text) with questions; it has {keys:.200}.\n"
+        f"Convert it to {_FORMS}."
+    )
+
+
 def asked(
     found: Iterable[tuple[str, Any]], bad: Callable[[str, str], None]
 ) -> Iterator[Question]:
@@ -76,65 +113,58 @@ def asked(
     Raises `UserError` for an object that is in none of the forms, naming its keys.
     """
     for where, entry in found:
-        if not isinstance(entry, Mapping):
-            refuse(where, f"{shown(entry)} is not an object with {_EXPECTED}")
-        qas, context = _field(entry, "qas"), _field(entry, "context")
-        if not isinstance(qas, list) and _field(entry, "question") is not None:
-            qas = [entry]
-        problem = ""
-        if not isinstance(qas, list) or not all(isinstance(x, Mapping) for x in qas):
-            problem = "no list of questions"
-        elif not isinstance(context, str):
-            problem = f"the context is {shown(context)}, not a text"
-        if problem:
-            keys = ", ".join(map(str, entry)) or "none"
-            refuse(where, f"{problem}; keys: {keys}; expected: {_EXPECTED}")
+        get = entry.get if isinstance(entry, Mapping) else {}.get
+        context, qas = get("context"), get("qas", [entry])
+        are_asked = isinstance(qas, list) and all(isinstance(x, Mapping) for x in qas)
+        if not (are_asked and isinstance(context, str)):
+            raise _other_form(where, entry)
         for one in qas:
-            text = _field(one, "question")
+            text, name = one.get("question"), one.get("id", one.get("qid"))
             if isinstance(text, str):
-                yield Question(where, context, text, _field(one, "id"), one)
+                yield Question(where, context, text, name, one)
             else:
                 keys = ", ".join(map(str, one))
                 bad(where, f"the question is {shown(text)}, not a text; keys: {keys}")
 
 
-def _field(entry: Mapping[Any, Any], name: str) -> Any:
-    """A value by SQuAD's name of its key; None where there is none."""
-    return next((entry[k] for k in _KEYS[name] if entry.get(k) is not None), None)
-
-
 def _answers(entry: Mapping[str, Any]) -> list[Answer] | None:
-    value = _field(entry, "answers")
-    if isinstance(value, str) and value[:1] in ("[", "{", "("):
-        value = inputs.printed(value) or value
-    if isinstance(value, str):  # Its place may be a column of its own.
-        start = _field(entry, "answer_start")
-        value = [value if start is None else {"text": value, "answer_start": start}]
-    if isinstance(value, Mapping):  # a table, or one answer
-        texts, starts = (_field(value, name) for name in ("text", "answer_start"))
-        texts = [] if texts is None else texts if isinstance(texts, list) else [texts]
-        starts = starts if isinstance(starts, list) else [starts] * len(texts)
-        if len(starts) != len(texts):
-            raise ValueError(f"{len(texts)} answers with {len(starts)} answer_start")
-        pairs = zip(texts, starts, strict=True)
-        value = [{"text": t, "answer_start": s} for t, s in pairs]
-    if not isinstance(value, list | None):
-        raise ValueError(f"the answers are {shown(value)}, not a list")
-    return value if value is None else [_answer(one) for one in value]
+    """SQuAD's list of objects, MRQA's of texts, or Hugging Face's object of lists.
 
-
-def _answer(value: Any) -> Answer:
+    In a table its JSON, or the columns answer and answer_start.
+    """
+    value = entry.get("answers")
     if isinstance(value, str):
-        return value, None
-    text = _field(value, "text") if isinstance(value, Mapping) else None
-    if not isinstance(text, str | int | float):
-        raise ValueError(f"{shown(value)} is not an answer: it has no text")
-    start = _field(value, "answer_start")
-    # An object has to have it; pandas has 4.0 in columns with an empty cell.
-    number = inputs.number_of("-1" if start is None else str(start).strip() or "-1")
-    if number is None or number % 1:
-        raise ValueError(f"answer_start is {shown(start)}, not a number")
-    return str(text), int(number)
+        try:
+            value = json.loads(value)
+        except JSON_ERRORS:
+            raise ValueError(f"answers is {shown(value)}, not JSON") from None
+    if value is None and "answer" in entry:
+        value = [{"text": entry["answer"], "answer_start": entry.get("answer_start")}]
+    try:
+        if isinstance(value, Mapping):
+            pairs = [*zip(value["text"], value["answer_start"], strict=True)]
+        else:
+            pairs = [
+                (one, None)
+                if isinstance(one, str)
+                else (one["text"], one.get("answer_start"))
+                for one in value or ()
+            ]
+        if not all(isinstance(text, str) for text, _ in pairs):
+            raise TypeError
+    except JSON_ERRORS:
+        raise ValueError(
+            f"answers is {shown(value)}; expected: text and answer_start of each"
+        ) from None
+    return None if value is None else [(text, _number(start)) for text, start in pairs]
+
+
+def _number(start: Any) -> int | None:
+    """A place; pandas has 4.0 in columns with an empty cell."""
+    try:
+        return None if start in (None, "") else int(float(start))
+    except (TypeError, ValueError):
+        raise ValueError(f"answer_start is {shown(start)}, not a number") from None
 
 
 def _spans(detected: Any) -> list[Answer] | None:
@@ -150,53 +180,10 @@ def _spans(detected: Any) -> list[Answer] | None:
 
 
 def _truth(value: Any) -> bool | None:
-    found = _TRUTHS.get(str(value).strip().lower())
+    found = _TRUTHS.get(str(value).lower())
     if value is not None and found is None:
         raise ValueError(f"is_impossible is {shown(value)}, neither true nor false")
     return found
-
-
-def entries(source: Source) -> Iterator[tuple[str, Any]]:
-    """(place, object with a context) for each."""
-    if source.form != "json":
-        pairs = itertools.product(_KEYS["question"], _KEYS["context"])
-        for where, row in inputs.records(source, [*pairs]):
-            if None in row:
-                refuse(where, row[None])
-            # MRQA's first line has a header and nothing else.
-            if not isinstance(row.get("header"), dict) or _field(row, "context"):
-                yield where, row
-        return
-    content = inputs.read_json(source)
-    entries = content.get("data") if isinstance(content, Mapping) else content
-    if not isinstance(entries, list):
-        keys = ", ".join(map(str, content)) if isinstance(content, Mapping) else "none"
-        raise UserError(
-            f"{source.name} is not in the form it should be; its keys: {keys:.200}.\n"
-            f'Expected: {{"data": [...]}} or a list, of paragraphs or {_EXPECTED}.'
-        )
-    for count, entry in enumerate(entries):
-        get = entry.get if isinstance(entry, Mapping) else {}.get
-        title, inner = get("title", "?"), get("paragraphs")
-        if isinstance(inner, list):
-            for number, found in enumerate(inner):
-                yield f"{source.name}, {title!r}, paragraph {number}", found
-        else:
-            yield f"{source.name}, entry {count} ({title!r})", entry
-
-
-SQUAD = ("squad", "squadv1")
-MRQA = ("newsqa", "naturalqs", "triviaqa", "searchqa")
-_WHITE_SPACE = " \t\r\n\u202f"
-_NEAR = 5  # characters that an answer may stand beside its answer_start
-_REPEATED = (
-    "answers stand several times in the word at their answer_start, and the "
-    'original takes the first; "answer_text": "offsets" takes the right one'
-)
-_NO_ANSWER = (
-    "questions have no answer and count as wrong; has_impossible of the task (or the "
-    "task squad) is for such files"
-)
 
 
 class QAExample(NamedTuple):
@@ -259,16 +246,6 @@ def split_words(text: str) -> tuple[list[str], list[int]]:
     return [word[0] for word in words], [word.start() for word in words]
 
 
-def _meant(context: str, start: int) -> set[int]:
-    """Where an answer is, as programs count that have other line ends, or UTF-16."""
-    joined = context.replace("\r\n", "\n")[:start].count("\n")
-    parted = context.replace("\n", "\r\n")[:start].count("\n")
-    utf16 = context.encode("utf-16-le", "surrogatepass")[: 2 * start]
-    pairs = sum(c > "\uffff" for c in utf16.decode("utf-16-le", "ignore"))
-    joined *= "\r\n" in context
-    return {start, start + joined, start - parted, start - pairs}
-
-
 # All questions on a text share its words.
 _words_of = functools.lru_cache(maxsize=1)(split_words)
 
@@ -278,6 +255,7 @@ class QATask(Task):
 
     Attributes:
       answer_text: how the text of an answer is found: "original" or "offsets".
+      score_by: "words", as SQuAD; "characters", for scripts without blanks.
     """
 
     reads = "questions"
@@ -291,13 +269,16 @@ class QATask(Task):
         self.is_mrqa = name in MRQA
         usual = "offsets" if self.description else "original"
         self.answer_text = config.answer_text or usual
+        self.score_by = self.description.get("score_by", "words")
+        if self.score_by == "characters":
+            self.main_metric = qa_answers.CHARACTER_F1
         self._last: _Document | None = None
 
     def feature_settings(self) -> dict[str, Any]:
         """Where answers stand depends on how their text is found."""
         return super().feature_settings() | {
             "answer_text": self.answer_text,
-            "places": 2,  # the version of `_place`
+            "places": 3,  # the version of `_place`
         }
 
     def path(self, split: str) -> Path:
@@ -356,12 +337,8 @@ class QATask(Task):
         if is_impossible and is_some:
             raise ValueError("is_impossible is true, but there are answers")
         if split == "train" and self.is_v2 and not right:
-            if answers is None and not is_impossible:
-                raise ValueError("it has neither answers nor a true is_impossible")
-            if is_impossible is False:
-                raise ValueError("is_impossible is false, but the answers are empty")
-            if answers:
-                self.remark("train", "empty answers are read as: there is none")
+            if is_impossible is False or (answers is None and not is_impossible):
+                raise ValueError("it has no answer, and is_impossible is not true")
             return base._replace(is_impossible=True)
         if split == "train":
             return self._with_answer(base, answers if spans is None else spans)
@@ -371,20 +348,22 @@ class QATask(Task):
             raise ValueError("it has no answers to compare with")
         if not (is_some or self.is_v2):
             self.remark(split, _NO_ANSWER)
+        if self.score_by == "words" and is_unspaced("".join(right)):
+            self.remark(split, _NO_BLANKS)
         return base._replace(answers=right)
 
     def _with_answer(self, base: QAExample, answers: list[Answer] | None) -> QAExample:
         """An example with the first of the answers to train on."""
-        if not answers:
+        if not (answers and answers[0][0].strip()):
             hint = "" if self.is_v2 else "; has_impossible of the task allows it"
-            raise ValueError(f"the answer is missing{hint}")
+            raise ValueError(f"the answer is missing or empty{hint}")
         text, start = answers[0]
         first = self._place(base, text, start)
         if first is None:
             at = base.context[max(start or 0, 0) :][:40]
             raise ValueError(
-                f"the answer {text[:40]!r} is empty, reaches beyond its context or is "
-                f"not at its answer_start {start}, where {at!r} stands"
+                f"the answer {text[:40]!r} is not at its answer_start {start}, where "
+                f"{at!r} stands, and is there {base.context.count(text)} times"
             )
         begin = base.word_at(first)
         end = base.word_at(min(first + len(text), len(base.context)) - 1)
@@ -394,41 +373,27 @@ class QATask(Task):
         return base._replace(start=begin, end=end, answer=text, first=first)
 
     def _place(self, example: QAExample, text: str, start: int | None) -> int | None:
-        """Where an answer stands in its context; None: it does not.
+        """Where an answer stands in its context; None: elsewhere than it says.
 
-        At its answer_start unchanged, else a few characters beside it, else there as
-        the tokenizer sees both.
+        At its answer_start, or where else it stands, but only once; else at its
+        answer_start as the tokenizer sees both.
         """
         context = example.context
-        if start is None:
-            count = context.count(text) if text.strip() else 0
-            self.remark("train", "answers without a place: their first occurrence")
-            if count > 1:
-                self.remark("train", "of them stand several times in their context")
-            return context.find(text) if count else None
-        if not (text.strip() and start >= 0):
+        at = -1 if start is None else start
+        if at >= 0 and context.startswith(text, at):
+            return at
+        first = context.find(text)
+        if first >= 0 and first == context.rfind(text):
+            if start is not None:
+                self.remark("train", "answers were found beside their answer_start")
+            return first
+        end = at + len(text)
+        if first >= 0 or not 0 <= at < end <= len(context):
             return None
-        if context.startswith(text, start):
-            return start
-        near: dict[int, int] = {}  # place -> distance from where it may be meant
-        for one in _meant(context, start):
-            for place in range(max(0, one - _NEAR), one + _NEAR + 1):
-                if context.startswith(text, place):
-                    near[place] = min(abs(place - one), near.get(place, _NEAR))
-        if near:
-            least = min(near.values())
-            nearest = [place for place, distance in near.items() if distance == least]
-            if len(nearest) > 1:
-                return None
-            self.remark("train", "answers were found beside their answer_start")
-            return nearest[0]
-        end = start + len(text)
-        if end > len(context):
-            return None
-        begin, last = example.word_at(start), example.word_at(end - 1)
+        begin, last = example.word_at(at), example.word_at(end - 1)
         words = " ".join(example.words[begin : last + 1])
-        cuts = (context[start : end + more] for more in range(_NEAR + 1))
-        return start if self._is_same(text, words, cuts) else None
+        cuts = (context[at : end + more] for more in range(_NEAR + 1))
+        return at if self._is_same(text, words, cuts) else None
 
     def _is_same(self, answer: str, words: str, cuts: Iterable[str]) -> bool:
         """Whether an answer and the text in its place have the same tokens.

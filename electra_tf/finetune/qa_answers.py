@@ -2,17 +2,20 @@
 """From the outputs of windows to answers, and to their official scores.
 
 Exact match and F1 are those of the scripts of SQuAD and MRQA, which differ where an
-answer is empty after normalisation, and in questions without a prediction.
+answer is empty after normalisation, and in questions without a prediction; by
+characters those of CMRC 2018, which DRCD's users take as well.
 """
 
 from __future__ import annotations
 
 import collections
+import difflib
 import functools
 import itertools
 import math
 import re
 import string
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +24,7 @@ import numpy as np
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.finetune.task import Scorer
 from electra_tf.text.tokenization import basic_tokenize
+from electra_tf.text.unicode_classes import UNSPACED
 from electra_tf.text.vocabulary import TokenizerConfig
 
 # The answer where no span of a document is possible, as in the original.
@@ -178,29 +182,51 @@ def improve_span(
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
+CHARACTER_F1 = "f1 (characters)"
+# The signs that CMRC's script removes, but for punctuation outside ASCII.
+_SIGNS = "-:_*^/\\~`+=\uff5e"
+_WORD = f"(?:(?!{UNSPACED})\\w)+"
+_SEGMENTS = re.compile(rf"{UNSPACED}|{_WORD}(?:[.,]{_WORD})*|[^\w\s]")
 
 
-def normalize(text: str) -> str:
-    """Lower case, without punctuation, articles and repeated white space."""
+def normalize(text: str, by: str = "words") -> str:
+    """Lower case, without punctuation, articles and repeated white space.
+
+    Args:
+      by: for "characters" without CMRC's signs and all punctuation outside ASCII.
+    """
+    if by == "characters":
+        return "".join(c for c in text.lower().strip() if not _is_sign(c))
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
-def exact(gold: str, predicted: str) -> float:
+def _is_sign(c: str) -> bool:
+    return c in _SIGNS or not c.isascii() and unicodedata.category(c)[0] == "P"
+
+
+def exact(gold: str, predicted: str, by: str = "words") -> float:
     """1 where both are the same after normalisation."""
-    return float(normalize(gold) == normalize(predicted))
+    return float(normalize(gold, by) == normalize(predicted, by))
 
 
-def f1(gold: str, predicted: str, empty_counts: bool) -> float:
+def f1(gold: str, predicted: str, empty_counts: bool, by: str = "words") -> float:
     """F1 of the words.
 
     Args:
       empty_counts: whether two empty answers are the same: in SQuAD 2.0, but neither in
         1.1 nor in MRQA.
+      by: for "characters" F1 of the longest common part; a word in a script with blanks
+        counts as one character.
     """
-    theirs, ours = normalize(gold).split(), normalize(predicted).split()
+    split = _SEGMENTS.findall if by == "characters" else str.split
+    theirs, ours = (split(normalize(text, by)) for text in (gold, predicted))
     if empty_counts and not (theirs and ours):
         return float(theirs == ours)
-    shared = sum((collections.Counter(theirs) & collections.Counter(ours)).values())
+    if by == "characters":
+        matcher = difflib.SequenceMatcher(None, theirs, ours, autojunk=False)
+        shared = matcher.find_longest_match().size
+    else:
+        shared = sum((collections.Counter(theirs) & collections.Counter(ours)).values())
     if not shared:
         return 0.0
     precision, recall = shared / len(ours), shared / len(theirs)
@@ -211,19 +237,22 @@ def evaluate_v1(
     answers: Mapping[str, Sequence[str]],
     predictions: Mapping[str, str],
     skip_unanswered: bool = False,
+    by: str = "words",
 ) -> dict[str, float]:
     """exact_match and f1 of SQuAD 1.1; with `skip_unanswered`, of MRQA.
 
     Args:
       answers: question -> right answers.
       predictions: question -> answer; one without counts as wrong, or is skipped.
+      by: see `f1`.
     """
     totals = {"exact_match": 0.0, "f1": 0.0}
     answered = [question for question in answers if question in predictions]
     for question in answered:
-        golds, ours = answers[question], predictions[question]
-        totals["exact_match"] += max((exact(gold, ours) for gold in golds), default=0.0)
-        totals["f1"] += max((f1(gold, ours, False) for gold in golds), default=0.0)
+        ours, golds = predictions[question], answers[question]
+        exacts = (exact(gold, ours, by) for gold in golds)
+        totals["exact_match"] += max(exacts, default=0.0)
+        totals["f1"] += max((f1(gold, ours, False, by) for gold in golds), default=0.0)
     count = len(answered if skip_unanswered else answers)
     return {name: 100.0 * total / max(count, 1) for name, total in totals.items()}
 
@@ -233,6 +262,7 @@ def evaluate_v2(
     predictions: Mapping[str, str],
     null_odds: Mapping[str, float],
     threshold: float,
+    by: str = "words",
 ) -> dict[str, float]:
     """The official SQuAD 2.0 results.
 
@@ -240,14 +270,15 @@ def evaluate_v2(
       answers: question -> right answers; none for one that cannot be answered.
       null_odds: question -> score of "cannot be answered".
       threshold: above it, a question counts as unanswerable.
+      by: see `f1`.
     """
     has_answer = {question: bool(golds) for question, golds in answers.items()}
     scores: dict[str, dict[str, float]] = {"exact": {}, "f1": {}}
     for question in answers.keys() & predictions.keys():
-        golds = [gold for gold in answers[question] if normalize(gold)] or [""]
+        golds = [gold for gold in answers[question] if normalize(gold, by)] or [""]
         ours = predictions[question]
-        scores["exact"][question] = max(exact(gold, ours) for gold in golds)
-        scores["f1"][question] = max(f1(gold, ours, True) for gold in golds)
+        scores["exact"][question] = max(exact(gold, ours, by) for gold in golds)
+        scores["f1"][question] = max(f1(gold, ours, True, by) for gold in golds)
     results: dict[str, float] = {}
     groups = {"": (True, False), "HasAns_": (True,), "NoAns_": (False,)}
     for prefix, wanted in groups.items():
@@ -371,10 +402,13 @@ class QAScorer(Scorer):
         """The official results."""
         task, predictions = self._task, self.predictions
         answers = {e.question_id: e.answers for e in task.read(self._split)}
-        if not task.is_v2:
-            return [*evaluate_v1(answers, predictions, task.is_mrqa).items()]
-        threshold = task.config.qa_na_threshold
-        return [*evaluate_v2(answers, predictions, self.null_odds, threshold).items()]
+        if task.is_v2:
+            odds = self.null_odds, task.config.qa_na_threshold
+            scores = evaluate_v2(answers, predictions, *odds, task.score_by)
+        else:
+            scores = evaluate_v1(answers, predictions, task.is_mrqa, task.score_by)
+        names = {"f1": CHARACTER_F1} if task.score_by == "characters" else {}
+        return [(names.get(name, name), value) for name, value in scores.items()]
 
     @property
     def is_degenerate(self) -> bool:

@@ -58,7 +58,7 @@ KEYS = {
     "multilabel": (*_TEXT_KEYS, "separator", "label_names", "class_weights"),
     "regression": (*_TEXT_KEYS, "lowest", "highest"),
     "tagging": ("words", "tags", "id", "scheme", "tag_names"),
-    "qa": ("has_impossible", "delimiter"),
+    "qa": ("has_impossible", "score_by", "delimiter"),
 }
 
 
@@ -85,6 +85,7 @@ _VALUES = {  # of other keys: text
     "class_weights": (_is(str, list, dict), 'a list, an object {...} or "balanced"'),
     "multilabel label": (_is(str, int, list), "a column, or a list of one a class"),
     "delimiter": (lambda x: _is(str)(x) and len(x) == 1, "one character, such as ;"),
+    "score_by": (lambda x: x in ("words", "characters"), "words or characters"),
     "separator": (lambda x: _is(str)(x) and x, "the sign between labels, such as ,"),
     **dict.fromkeys(("lowest", "highest"), _NUMBER),
     "has_impossible": (_is(bool), "true or false"),

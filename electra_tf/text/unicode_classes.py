@@ -98,9 +98,7 @@ IDEOGRAPHS = _parse(
 _UNSPACED = merge(
     IDEOGRAPHS, _parse("e01-fff 1000-109f 1780-17ff 3005-3007 3041-30ff ff66-ff9f")
 )
-_UNSPACED_CHARACTER = re.compile(
-    "[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in _UNSPACED) + "]"
-)
+UNSPACED = "[" + "".join(f"{chr(a)}-{chr(b)}" for a, b in _UNSPACED) + "]"
 
 # Capitals of Unicode 14, with the distance to their small letters; the ICU of
 # TensorFlow 2.21 is older and does not change them.
@@ -116,5 +114,4 @@ CAPITALS_OF_UNICODE_14 = (
 
 def is_unspaced(text: str) -> bool:
     """Whether most of a text is in scripts that do not part words by blanks."""
-    characters = _UNSPACED_CHARACTER.findall(text)
-    return 2 * len(characters) > sum(map(str.isalnum, text))
+    return 2 * len(re.findall(UNSPACED, text)) > sum(map(str.isalnum, text))

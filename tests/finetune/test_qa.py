@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Question answering without a model: data, windows, answers as text."""
+"""Question answering without a model: files, windows, answers, scores."""
 
 import json
 import types
@@ -11,12 +11,18 @@ import tensorflow as tf
 
 from electra_tf.errors import UserError
 from electra_tf.export.task_signatures import windows_on
-from electra_tf.finetune import qa, qa_answers
+from electra_tf.finetune import preprocessing, qa, qa_answers
+from electra_tf.finetune.inputs import open_source
 from electra_tf.text import tokenization, vocabulary
 from tests.helpers.own_task import own_tasks
 
+CONTEXT = "the dog ran . the cat ran ."
+DOG = {"text": ["dog"], "answer_start": [4]}
+ONE = {"text": "dog", "answer_start": 4}
+CHINESE = "一二三丣两四五六七八九十丣两甲乙丙丁戊己庚辛"
 
-def squad(*questions, context="the dog ran . the cat ran ."):
+
+def squad(*questions, context=CONTEXT):
     return {"data": [{"title": "T", "paragraphs": [paragraph(context, *questions)]}]}
 
 
@@ -41,6 +47,8 @@ def refused(function, *expected):
         function()
     for word in expected:
         assert word in str(caught.value), caught.value
+    for name in ("KeyError", "TypeError", "IndexError"):
+        assert name not in str(caught.value)
     assert str(caught.value).count("\n") <= 2
 
 
@@ -113,21 +121,6 @@ def test_an_empty_context_has_no_answer(tmp_path):
     scorer = answered(task, "dev", [(0, 0)])
     results = dict(scorer.get_results())
     assert results["exact"] == 100.0 and scorer.null_odds["q"] > 1000
-
-
-@pytest.mark.parametrize("form", ["flat", "table", "lines"])
-def test_forms_of_hugging_face(tmp_path, form):
-    row = {"id": "q", "title": "T", "context": "the dog ran", "question": "who ?"}
-    row["answers"] = {"text": ["dog"], "answer_start": [4]}
-    content, name = {"version": "1", "data": [row]}, "train.json"
-    if form == "table":
-        content = squad(question(answers=row["answers"]))
-    elif form == "lines":
-        content, name = json.dumps(row) + "\n", "train.jsonl"
-    [task] = own_tasks(tmp_path, {name: content}, "qa")
-    [example] = task.read("train")
-    assert (example.start, example.end, example.answer) == (1, 1, "dog")
-    assert [e.answers for e in task.read("dev")] == [("dog",)]
 
 
 def test_answer_is_compared_after_normalization(tmp_path):
@@ -239,6 +232,255 @@ def test_windows_have_the_tokens_of_the_features(tmp_path):
     assert isinstance(task, qa.QATask) and len(task.windows(example)) > 5
 
 
+# Files.
+
+
+def flat(**asked):
+    return {"id": "q", "question": "who ?", "context": CONTEXT} | asked
+
+
+def nested(context=CONTEXT, **asked):
+    return squad({"id": "q", "question": "who ?"} | asked, context=context)
+
+
+def task_of(folder, content, name="train.json", **more):
+    [task] = own_tasks(folder, {name: content}, "qa", **more)
+    return task
+
+
+CSV = 'id,question,context,answers\nq,who ?,{},"{}"\n'
+TSV = f"id\tquestion\tcontext\tanswer\tanswer_start\nq\twho ?\t{CONTEXT}\tdog\t%s\n"
+SPAN = {"text": "dog", "char_spans": [[4, 6]]}
+MRQA = {"qid": "q", "question": "who ?", "answers": ["dog"], "detected_answers": [SPAN]}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("train.json", nested(answers=[ONE])),
+        ("train.json", nested(answers=[{"text": "dog", "answer_start": "4"}])),
+        ("train.json", nested(answers=[{"id": "1", **ONE}])),  # DRCD
+        ("train.json", nested(answers=DOG)),
+        ("train.json", [flat(answers=DOG)]),
+        ("train.json", [flat(answers=[ONE])]),
+        ("train.json", {"version": "1", "data": [flat(answers=DOG)]}),
+        ("train.json", [flat(answer="dog", answer_start=4)]),
+        ("train.jsonl", json.dumps(flat(answers=DOG)) + "\n"),
+        (
+            "train.jsonl",
+            f"{json.dumps({'header': {'dataset': 'x'}})}\n"
+            f"{json.dumps({'context': CONTEXT, 'qas': [MRQA]})}\n",
+        ),
+        ("train.csv", CSV.format(CONTEXT, json.dumps(DOG).replace('"', '""'))),
+        ("train.tsv", TSV % "4"),
+        ("train.tsv", TSV % "4.0"),  # pandas, where a place is missing
+    ],
+)
+def test_forms_of_questions(tmp_path, name, content):
+    task = task_of(tmp_path, content, name, on_bad_example="skip")
+    [example] = task.read("train")
+    assert (example.question_id, example.question) == ("q", "who ?")
+    assert (example.first, example.answer, example.context) == (4, "dog", CONTEXT)
+    assert task.read("dev")[0].answers == ("dog",)
+    source = open_source(str(tmp_path / name), None, "questions")
+    [asked] = qa.questions(source)
+    assert asked.fields == {"id": "q", "question": "who ?", "context": CONTEXT}
+
+
+CMRC = {
+    "context_text": CONTEXT,
+    "qas": [{"query_id": "q", "query_text": "who ?", "answers": ["dog"]}],
+}
+KEYS = '"context", "question" and "answers": {"text": [...], "answer_start": [...]}'
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"rows": []}, ["has rows", KEYS]),
+        ([{"document": "x", "query": "y"}], ["entry 0", "document, query", KEYS]),
+        ([CMRC], ["has context_text, qas", KEYS]),
+        ([flat(answers=3)], ["answers is 3"]),
+        ([flat(answers={"text": ["dog", "cat"], "answer_start": [4]})], ["answers is"]),
+        ([flat(answers=ONE)], ["answers is"]),
+        ([flat(answers="{'text': ['dog']}")], ["answers is", "not JSON"]),
+        ([flat(answers=[{"begin": 4}])], ["answers is"]),
+        ([flat(answers=[{"text": 4, "answer_start": 4}])], ["answers is"]),
+        ([flat(answers=[{"text": "dog", "answer_start": "x"}])], ["answer_start is"]),
+        ([flat(answers=[{"text": "dog", "answer_start": [4]}])], ["answer_start is"]),
+        ([flat(answers=[ONE], is_impossible="maybe")], ["is_impossible is 'maybe'"]),
+        ([flat(answers=[ONE], question=None)], ["question is None"]),
+        (["x"], ["entry 0", "'x'"]),
+        (nested(context=["x"], answers=[ONE]), ["no context (a text)", KEYS]),
+        ({"data": [{"paragraphs": [{"context": "x", "qas": 1}]}]}, ["paragraph 0"]),
+        ("[1", ["train.json", "JSON"]),
+    ],
+)
+def test_other_forms_are_refused_with_their_keys(tmp_path, content, words):
+    task = task_of(tmp_path, content)
+    refused(lambda: task.read("train"), "train.json", *words)
+
+
+@pytest.mark.parametrize("form", ["offsets", "original"])
+@pytest.mark.parametrize(
+    ("context", "text", "start", "place", "is_counted"),
+    [
+        (CONTEXT, "dog", 4, 4, False),
+        (CONTEXT, "ran", 22, 22, False),
+        # Elsewhere, but only once: counted from another place, in bytes, in UTF-16.
+        (CONTEXT, "dog", 2, 4, True),
+        (CONTEXT, "dog ran", 5, 4, True),
+        (CONTEXT, "dog", 14, 4, True),
+        (CONTEXT, "dog", -1, 4, True),
+        (CONTEXT, "dog", None, 4, False),
+        (CHINESE, "甲乙", 3 * 14, 14, True),
+        ("One.\r\n" * 99 + "the dog", "dog", 99 * 5 + 4, 99 * 6 + 4, True),
+        ("\U0001f600" * 9 + "the dog", "dog", 22, 13, True),
+        # Elsewhere and several times.
+        (CONTEXT, "ran", 9, None, False),
+        (CONTEXT, "ran", None, None, False),
+        ("a b a", "a", 2, None, False),
+        (CHINESE, "丣两", 9, None, False),
+        (CHINESE, "丣两", 3 * 12, None, False),
+        (CHINESE, "丣两", -1, None, False),
+        (CONTEXT, "bird", 4, None, False),
+        # As the tokenizer sees both.
+        ("the\u00a0dog ran", "the dog", 0, 0, False),
+        ("the DOG ran", "dog", 4, 4, False),
+    ],
+)
+def test_answers_are_compared_with_their_place(
+    tmp_path, form, context, text, start, place, is_counted
+):
+    answers = [{"text": text, "answer_start": start}]
+    more = {"answer_text": form, "on_bad_example": "skip"}
+    task = task_of(tmp_path, nested(context, answers=answers), **more)
+    found = [example.first for example in task.read("train")]
+    assert found == ([] if place is None else [place])
+    assert bool(task.remarks) == is_counted
+    if place is None:
+        [reason] = task.skipped["train"]
+        assert f"is there {context.count(text)} times" in reason
+        refused(
+            lambda: preprocessing.features(task.config, [task], "train", True),
+            *("no example of train", "1, as", repr(text)[:-1]),
+        )
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_v2", "expected"),
+    [
+        ({"answers": [], "is_impossible": "true"}, True, "none"),
+        ({"answers": [ONE], "is_impossible": "false"}, True, "dog"),
+        ({"answers": [ONE], "is_impossible": 0}, True, "dog"),
+        ({"answers": [{"text": "", "answer_start": -1}]}, True, "none"),
+        ({"answers": []}, True, "none"),
+        ({"answer": "", "answer_start": ""}, True, "none"),
+        ({"is_impossible": True}, True, "none"),
+        ({"gold": ["dog"]}, True, "bad"),
+        ({"gold": ["dog"], "is_impossible": False}, True, "bad"),
+        ({"answers": [ONE], "is_impossible": True}, True, "bad"),
+        ({"answers": [ONE], "is_impossible": True}, False, "bad"),
+        ({"answers": [], "is_impossible": False}, True, "bad"),
+        ({"answers": [], "is_impossible": True}, False, "bad"),
+        ({"answers": [{"text": "", "answer_start": -1}]}, False, "bad"),
+    ],
+)
+def test_questions_without_an_answer(tmp_path, asked, is_v2, expected):
+    more = {"has_impossible": is_v2, "on_bad_example": "skip"}
+    task = task_of(tmp_path, nested(**asked), **more)
+    found = task.read("train")
+    if expected == "bad":
+        assert not found
+        [reason] = task.skipped["train"]
+        assert "impossible" in reason or "empty" in reason
+        return
+    [example] = found
+    assert example.is_impossible == (expected == "none")
+    right = ("dog",) if expected == "dog" else ()
+    assert task.read("dev")[0].answers == right
+
+
+def test_answer_that_stands_twice_in_a_word_is_counted_for_the_original(tmp_path):
+    content = nested(CHINESE, answers=[{"text": "丣两", "answer_start": 12}])
+    for form, count in (("original", 1), ("offsets", 0)):
+        more = {"words": sorted({*CHINESE}), "max_seq_length": 64}
+        task = task_of(tmp_path / form, content, answer_text=form, **more)
+        [example] = task.read("train")
+        assert sum(task.remarks.get("train", {}).values()) == count
+        [features] = task.featurize(example, True)
+        place = features["start_positions"] - task.windows(example)[0].shift
+        assert place == (3 if count else 12)
+
+
+def test_dev_questions_without_an_answer_are_counted(tmp_path):
+    for answers in ([], [{"text": "", "answer_start": -1}]):
+        task = task_of(tmp_path, nested(answers=answers, is_impossible=True))
+        assert len(task.read("dev")) == 1
+        [remark] = task.remarks["dev"]
+        assert "has_impossible" in remark
+
+
+def test_questions_without_ids_are_numbered(tmp_path):
+    rows = [{k: v for k, v in flat(answers=DOG).items() if k != "id"}] * 2
+    task = task_of(tmp_path, rows)
+    assert [example.question_id for example in task.read("dev")] == ["0", "1"]
+    assert "number" in next(iter(task.remarks["dev"]))
+
+
+# Scores.
+
+
 def test_scores_of_a_single_question():
     scores = qa_answers.evaluate_v1({"q": ["a dog"]}, {"q": "the dog"})
     assert scores == {"exact_match": 100.0, "f1": 100.0}
+
+
+@pytest.mark.parametrize(
+    ("gold", "predicted", "exact", "f1"),
+    [
+        # What CMRC 2018's script computes.
+        ("北京市", "北京市", 1, 1),
+        ("北京", "北京。", 1, 1),
+        ("《北京》", "“北京”", 1, 1),
+        ("北京市", "市", 0, 0.5),
+        ("广州市", "广州", 0, 0.8),
+        ("北京市", "京北市", 0, 1 / 3),
+        ("在北京市工作", "北京市和工作", 0, 0.5),  # the longest part alone
+        ("NBA球员", "nba", 0, 0.5),
+        ("2008年8月", "2008年", 0, 2 / 3),
+        ("1,000元", "1,000", 0, 2 / 3),
+        ("The dog 狗", "the cat 狗", 0, 1 / 3),
+        ("36.5%", "36.5", 0, 2 / 3),
+        ("", "北", 0, 0),
+        # Other scripts, and punctuation that its list lacks.
+        ("東京タワー", "東京", 0, 4 / 7),
+        ("【東京】…", "東京〜", 1, 1),
+        ("กรุงเทพ", "กรุง", 0, 8 / 11),
+        ("서울 시내", "서울", 0, 2 / 3),
+    ],
+)
+def test_scores_by_characters(gold, predicted, exact, f1):
+    assert qa_answers.exact(gold, predicted, "characters") == exact
+    found = qa_answers.f1(gold, predicted, False, "characters")
+    assert found == pytest.approx(f1)
+
+
+@pytest.mark.parametrize("is_v2", [False, True])
+def test_score_by_characters_is_named_and_offered(tmp_path, is_v2):
+    answers = [{"text": "甲乙丙。", "answer_start": 14}]
+    content = nested(CHINESE.replace("丁", "。"), answers=answers)
+    words = [*sorted({*CHINESE}), "。", "?", "who"]
+    more = {"words": words, "max_seq_length": 64, "has_impossible": is_v2}
+    task = task_of(tmp_path / "words", content, **more)
+    names = {"exact": 0.0} if is_v2 else {"exact_match": 0.0}
+    results = dict(answered(task, "dev", [(14, 15)]).get_results())
+    assert names.items() <= results.items() and results["f1"] == 0.0
+    [note] = task.remarks["dev"]
+    assert '"score_by": "characters"' in note
+    task = task_of(tmp_path / "characters", content, score_by="characters", **more)
+    results = dict(answered(task, "dev", [(14, 15)]).get_results())
+    assert results["f1 (characters)"] == pytest.approx(80.0) and "f1" not in results
+    assert task.main_metric in results and not task.remarks
+    results = dict(answered(task, "dev", [(14, 16)]).get_results())
+    assert {100.0} == {results[name] for name in (*names, "f1 (characters)")}
