@@ -40,6 +40,7 @@ _REPEATED = (
     "answers stand several times in the word at their answer_start, and the "
     'original takes the first; "answer_text": "offsets" takes the right one'
 )
+_MOVED = "answers are not at their answer_start, but occur only once in their context"
 _NO_ANSWER = (
     "questions have no answer and count as wrong; has_impossible of the task (or the "
     "task squad) is for such files"
@@ -96,7 +97,7 @@ def entries(source: Source) -> Iterator[tuple[str, Any]]:
 def _other_form(where: str, content: Any) -> UserError:
     keys = ", ".join(content) if isinstance(content, Mapping) else shown(content)
     return UserError(
-        f"{where} has no context (a text) with questions; it has {keys:.200}.\n"
+        f"{where}: no context (a text) with questions, but {keys:.200}.\n"
         f"Convert it to {_FORMS}."
     )
 
@@ -137,7 +138,8 @@ def _answers(entry: Mapping[str, Any]) -> list[Answer] | None:
         try:
             value = json.loads(value)
         except JSON_ERRORS:
-            raise ValueError(f"answers is {shown(value)}, not JSON") from None
+            what = f"answers is {shown(value)}, not JSON (json.dumps in Python)"
+            raise ValueError(what) from None
     if value is None and "answer" in entry:
         value = [{"text": entry["answer"], "answer_start": entry.get("answer_start")}]
     try:
@@ -154,7 +156,7 @@ def _answers(entry: Mapping[str, Any]) -> list[Answer] | None:
             raise TypeError
     except JSON_ERRORS:
         raise ValueError(
-            f"answers is {shown(value)}; expected: text and answer_start of each"
+            f'answers is {shown(value)}; expected [{{"text": ..., "answer_start": 4}}]'
         ) from None
     return None if value is None else [(text, _number(start)) for text, start in pairs]
 
@@ -385,7 +387,7 @@ class QATask(Task):
         first = context.find(text)
         if first >= 0 and first == context.rfind(text):
             if start is not None:
-                self.remark("train", "answers were found beside their answer_start")
+                self.remark("train", _MOVED)
             return first
         end = at + len(text)
         if first >= 0 or not 0 <= at < end <= len(context):

@@ -297,9 +297,9 @@ KEYS = '"context", "question" and "answers": {"text": [...], "answer_start": [..
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ({"rows": []}, ["has rows", KEYS]),
+        ({"rows": []}, ["but rows", KEYS]),
         ([{"document": "x", "query": "y"}], ["entry 0", "document, query", KEYS]),
-        ([CMRC], ["has context_text, qas", KEYS]),
+        ([CMRC], ["but context_text, qas", KEYS]),
         ([flat(answers=3)], ["answers is 3"]),
         ([flat(answers={"text": ["dog", "cat"], "answer_start": [4]})], ["answers is"]),
         ([flat(answers=ONE)], ["answers is"]),
