@@ -344,6 +344,7 @@ def test_other_forms_are_refused_with_their_keys(tmp_path, content, words):
         (CHINESE, "丣两", 3 * 12, None, False),
         (CHINESE, "丣两", -1, None, False),
         (CONTEXT, "bird", 4, None, False),
+        ("the dog", "dog ran", 4, None, False),
         # As the tokenizer sees both.
         ("the\u00a0dog ran", "the dog", 0, 0, False),
         ("the DOG ran", "dog", 4, 4, False),

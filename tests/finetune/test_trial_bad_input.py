@@ -166,29 +166,6 @@ def test_row_of_an_own_task_is_named_or_skipped(tmp_path, kind, good, bad, keys)
         assert store["mine:targets"].tolist() == [0.0, 1.0]
 
 
-def squad(context, *answers):
-    question = {"id": "1", "question": "who?", "answers": list(answers)}
-    paragraph = {"context": context, "qas": [question]}
-    return {"data": [{"title": "Dogs", "paragraphs": [paragraph]}]}
-
-
-@pytest.mark.parametrize(
-    ("answers", "word"),
-    [
-        ([], "answer is missing"),
-        ([{"text": "", "answer_start": 0}], "empty"),
-        ([{"text": "dog", "answer_start": -1}], "'dog'"),
-        ([{"text": "dog", "answer_start": 40}], "beyond"),
-        ([{"text": "cat", "answer_start": 4}], "'cat'"),
-        ([{"text": "dog ran", "answer_start": 4}], "'dog ran'"),
-        ([{"text": "dog"}], "answer_start"),
-    ],
-)
-def test_answer_that_is_not_in_its_context(tmp_path, answers, word):
-    files = {"finetuning_data/squadv1/train.json": squad("the dog", *answers)}
-    refused(tmp_path, files, ["'Dogs', paragraph 0", word], task="squadv1")
-
-
 @pytest.mark.parametrize(
     ("kind", "changed", "words"),
     [
@@ -200,6 +177,7 @@ def test_answer_that_is_not_in_its_context(tmp_path, answers, word):
         ("regression", {"lowest": 1, "highest": 1}, ["lowest is 1"]),
         ("regression", {"lowest": True, "highest": 2}, ["a number"]),
         ("qa", {"has_impossible": "no"}, ["has_impossible"]),
+        ("qa", {"score_by": "letters"}, ["words or characters"]),
         ("classification", {"type": "ranking"}, ["ranking", "classification"]),
         ("classification", {"label": None}, ["label"]),
         ("classification", {"lable": "x"}, ["lable"]),
