@@ -168,24 +168,40 @@ def terminal_legend(is_corrupted: bool, colour: bool = True) -> str:
     return " ".join([*marks, _original("original", colour)])
 
 
+class Html(str):
+    """HTML, which `fill` inserts unchanged."""
+
+
+def fill(template: str, **values: Any) -> Html:
+    """A template with its values; all but `Html` and lists of it are escaped."""
+    return Html(template.format(**{name: _html(v) for name, v in values.items()}))
+
+
+def _html(value: Any) -> str:
+    if isinstance(value, list):
+        return "".join(map(_html, value))
+    return value if isinstance(value, Html) else html.escape(str(value))
+
+
 def to_html(
     text: str, tokens: Sequence[TokenPrediction], threshold: float | None = None
-) -> str:
+) -> Html:
     """The text as an HTML fragment, with probabilities on hover; `page` has the style.
 
     `threshold`: see `flagged`.
     """
-    parts = ['<p class="passage">']
+    parts = []
     for gap, shown, mark, token in _pieces(text, tokens, threshold):
-        parts.append(html.escape(gap))
+        parts.append(gap)
         if token is None:
             continue
+        span = '<span class="{kind}" title="{title}">{shown}</span>'
         title = f"{token.probability:.0%} replaced"
-        name = f' class="{mark[0]}"' if mark else ""
-        parts.append(f'<span{name} title="{title}">{html.escape(shown)}</span>')
+        kind = mark[0] if mark else ""
+        parts.append(fill(span, kind=kind, title=title, shown=shown))
         if token.is_replaced:
-            parts.append(f"<s>{html.escape(token.text)}</s>")
-    return "".join([*parts, "</p>"])
+            parts.append(fill("<s>{text}</s>", text=token.text))
+    return fill('<p class="passage">{parts}</p>', parts=parts)
 
 
 def of_sample(passage: Sequence[Sequence]) -> tuple[str, list[TokenPrediction]]:
@@ -199,14 +215,15 @@ def of_sample(passage: Sequence[Sequence]) -> tuple[str, list[TokenPrediction]]:
     return text, tokens
 
 
-def html_legend(is_corrupted: bool) -> str:
+def html_legend(is_corrupted: bool) -> Html:
     """An HTML fragment that explains the marks of `to_html`."""
     names = {kind: name for kind, _, _, name in _MARKS.values()}
     if not is_corrupted:
         names = {"alarm": "looks replaced"}
-    marks = [f'<span class="{kind}">{name}</span>' for kind, name in names.items()]
-    original = ["<s>original</s>"] if is_corrupted else []
-    return "".join(['<p class="legend passage">', *marks, *original, "</p>"])
+    span = '<span class="{kind}">{name}</span>'
+    marks = [fill(span, kind=kind, name=name) for kind, name in names.items()]
+    original = [Html("<s>original</s>")] if is_corrupted else []
+    return fill('<p class="legend passage">{marks}</p>', marks=marks + original)
 
 
 def to_json(text: str, tokens: Sequence[TokenPrediction]) -> dict[str, Any]:
@@ -239,7 +256,7 @@ details td:nth-child(2) { text-align: left; font-family: ui-monospace, monospace
 img { max-width: 100%; }
 .summary { color: #52606d; margin-top: 0; }
 .passage { font: 1.05rem/2.1 Georgia, serif; max-width: 46rem; }
-.passage span[class] { border-radius: .25em; padding: .1em .12em; }
+.passage span:not([class=""]) { border-radius: .25em; padding: .1em .12em; }
 .passage .caught { background: #9fdcae; font-weight: 600; }
 .passage .missed { background: #f6d58a; font-weight: 600; }
 .passage span.alarm { border-radius: 0; box-shadow: inset 0 -2px 0 #c0392b; }
@@ -248,13 +265,16 @@ img { max-width: 100%; }
 """
 
 
-def page(title: str, parts: Sequence[str]) -> str:
+_PAGE = """\
+<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title><style>{style}</style></head>
+<body>
+{parts}
+</body></html>"""
+
+
+def page(title: str, parts: Sequence[Html]) -> Html:
     """A whole HTML document; `parts` are fragments."""
-    body = "\n".join(parts)
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{html.escape(title)}</title>"
-        f"<style>{_STYLE}</style></head>\n"
-        f"<body>\n{body}\n</body></html>"
-    )
+    return fill(_PAGE, title=title, style=Html(_STYLE), parts=[*parts])

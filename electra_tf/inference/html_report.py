@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import base64
-import html
 import json
 import os
 import tempfile
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import UserError
 from electra_tf.inference import detection
+from electra_tf.inference.detection import Html, fill
 from electra_tf.pretrain import history
 from electra_tf.pretrain.metrics import ALL_METRICS
 from electra_tf.storage.files import line_writer
@@ -59,34 +59,37 @@ def write_report(
     Raises `UserError` (73) if it cannot be written.
     """
     config = config_of(model_dir)
-    parts = [f"<h1>Pre-training of {html.escape(model_dir.name)}</h1>"]
+    title = f"Pre-training of {model_dir.name}"
+    parts = [fill("<h1>{title}</h1>", title=title)]
     results = results_of(model_dir)
     if passages:
         scores = [detection.score(tokens) for _, tokens in passages]
         replaced, caught = map(sum, zip(*scores, strict=True))
         parts += [
-            "<h2>What the discriminator caught</h2>",
-            f'<p class="summary">The generator replaced {replaced} tokens '
-            f"(drawn at temperature {config.get('temperature', 1.0):g}); {caught} of "
-            f"them are among the {replaced} that look most replaced to the "
-            "discriminator.</p>",
+            fill(
+                "<h2>What the discriminator caught</h2>\n"
+                '<p class="summary">The generator replaced {replaced} tokens (drawn at '
+                "temperature {temperature}); {caught} of them are among the {replaced} "
+                "that look most replaced to the discriminator.</p>",
+                temperature=f"{config.get('temperature', 1.0):g}",
+                replaced=replaced,
+                caught=caught,
+            ),
             detection.html_legend(is_corrupted=True),
             *(detection.to_html(text, tokens) for text, tokens in passages),
         ]
     parts += _samples(model_dir)
     if results:
-        parts += ["<h2>Evaluation</h2>", _metrics_table(results)]
-    picture = _curves(model_dir, history.switches(config))
-    if picture:
-        parts += ["<h2>Training</h2>", picture]
+        parts.append(_metrics_table(results))
+    parts += _curves(model_dir, history.switches(config))
     rows = [(key, [json.dumps(value)]) for key, value in sorted(config.items())]
-    settings = f"<details><summary>config.json</summary>{_table(rows)}</details>"
-    parts += ["<h2>Settings</h2>", settings]
+    settings = "<details><summary>config.json</summary>{table}</details>"
+    parts.append(fill(f"<h2>Settings</h2>{settings}", table=_table(rows)))
     with line_writer(output) as write:
-        write(detection.page(f"Pre-training of {model_dir.name}", parts))
+        write(detection.page(title, parts))
 
 
-def _samples(model_dir: Path) -> list[str]:
+def _samples(model_dir: Path) -> list[Html]:
     """A passage with the discriminator's predictions at some steps of the training."""
     path = model_dir / SAMPLES
     rows = list(read_metrics(path)) if path.is_file() else []
@@ -94,9 +97,12 @@ def _samples(model_dir: Path) -> list[str]:
         return []
     count = min(len(rows), _MAX_SAMPLES)
     shown = [rows[(len(rows) - 1) * i // max(1, count - 1)] for i in range(count)]
-    parts = ["<h2>While it learned</h2>", detection.html_legend(is_corrupted=True)]
+    legend = detection.html_legend(is_corrupted=True)
+    parts = [fill("<h2>While it learned</h2>{legend}", legend=legend)]
     for row in shown:
-        parts.append(f'<p class="summary">Step {row["step"]:,}</p>')
+        parts.append(
+            fill('<p class="summary">Step {step}</p>', step=f"{row['step']:,}")
+        )
         text, tokens = detection.of_sample(row["passages"][0])
         parts.append(detection.to_html(text, tokens))
     return parts
@@ -120,37 +126,42 @@ def data_of(results: dict[str, Any]) -> str:
     }[results.get("is_training_data")]
 
 
-def _metrics_table(results: dict) -> str:
+def _metrics_table(results: dict) -> Html:
     rows = []
     for metric in ALL_METRICS:
         if metric.name in results["metrics"]:
             number = results["metrics"][metric.name]
             value = "not a number" if number is None else f"{number:.4f}"
             rows.append((metric.name, [value, metric.label]))
-    step = results.get("global_step", "")
+    step = results.get("global_step")
     made_by = f"Checkpoint of step {step}, on" if step else "On"
-    caption = f'<p class="summary">{made_by} {data_of(results)}.</p>'
-    return caption + _table(rows)
+    return fill(
+        '<h2>Evaluation</h2><p class="summary">{made_by} {data}.</p>{table}',
+        made_by=made_by,
+        data=data_of(results),
+        table=_table(rows),
+    )
 
 
-def _curves(model_dir: Path, switches: list[int]) -> str:
-    """The loss curves as an image inside the page."""
+def _curves(model_dir: Path, switches: list[int]) -> list[Html]:
+    """The loss curves as an image inside the page; [] without metrics."""
     metrics = model_dir / "metrics.jsonl"
     if not metrics.is_file():
-        return ""
+        return []
     with tempfile.TemporaryDirectory() as folder:
         picture = Path(folder) / "curves.png"
         plot_curves(metrics, picture, "", ALL_METRICS, switches)
         if not picture.exists():
-            return ""
+            return []
         data = base64.b64encode(picture.read_bytes()).decode()
-        return f'<img alt="loss curves" src="data:image/png;base64,{data}">'
+    image = '<img alt="loss curves" src="data:image/png;base64,{data}">'
+    return [fill(f"<h2>Training</h2>{image}", data=data)]
 
 
-def _table(rows: Sequence[tuple[str, Sequence[str]]]) -> str:
+def _table(rows: Sequence[tuple[str, Sequence[str]]]) -> Html:
     """Rows with their titles."""
-    body = ""
+    lines = []
     for title, values in rows:
-        cells = (f"<td>{html.escape(value)}</td>" for value in values)
-        body += f"<tr><th>{html.escape(title)}</th>{''.join(cells)}</tr>"
-    return f"<table>{body}</table>"
+        cells = [fill("<td>{value}</td>", value=value) for value in values]
+        lines.append(fill("<tr><th>{title}</th>{cells}</tr>", title=title, cells=cells))
+    return fill("<table>{lines}</table>", lines=lines)

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages about runs without curves, or with damaged or edited files."""
+"""Pages about runs without curves, or with edited files."""
 
 import json
 
 import pytest
 
 from electra_tf.inference import html_report
+from electra_tf.inference.model import TokenPrediction
 
 CONFIG, RESULTS = "config.json", "results/unsup_results.json"
 RIGHT = {
@@ -32,3 +33,20 @@ def test_a_run_without_curves_has_a_page(run):
     assert "2.5000" in page
     # A loss that was not finite is stored as null.
     assert "<th>disc_auc</th><td>not a number</td>" in page
+
+
+def test_every_value_is_escaped(run):
+    """Also of files that someone else has written: as text in the page, not as code."""
+    evil = "<script>alert('&\"{x}')</script>"
+    config = json.loads(RIGHT[CONFIG]) | {"vocab_file": evil, "model_name": evil}
+    (run / CONFIG).write_text(json.dumps(config))
+    results = json.loads(RIGHT[RESULTS]) | {"global_step": evil}
+    (run / RESULTS).write_text(json.dumps(results))
+    passage = [[evil, 0.5], [evil, 0.9, evil]]
+    row = {"step": 3, "passages": [passage]}
+    (run / "samples.jsonl").write_text(json.dumps(row) + "\n")
+    folder = run.rename(run.with_name("<script>run"))
+    token = TokenPrediction(evil, 0, len(evil), 0.5, evil)
+    html_report.write_report(folder, [(evil, [token])], folder / "page.html")
+    page = (folder / "page.html").read_text()
+    assert "<script" not in page and page.count("&lt;script") >= 10
