@@ -220,7 +220,7 @@ def test_package_is_imported_without_tensorflow(without_tensorflow):
     code = (
         "import electra_tf, electra_tf.cli, electra_tf.errors;"
         "import electra_tf.config.pretraining, electra_tf.text.tokenization;"
-        "electra_tf.PretrainingConfig; electra_tf.UserError; electra_tf.read_hparams;"
+        "electra_tf.PretrainingConfig(); electra_tf.UserError; electra_tf.read_hparams;"
         "electra_tf.Vocabulary"
     )
     done = run([sys.executable, "-c", code], PYTHONPATH=without_tensorflow)

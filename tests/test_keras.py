@@ -16,7 +16,6 @@ import tensorflow as tf
 import electra_tf as et
 from electra_tf.pretrain.metrics import DISCRIMINATOR_METRICS, evaluation_metrics
 from electra_tf.pretrain.pretraining import RunningMetric
-from tests.helpers import without_tensorflow
 from tests.helpers.runs import ROOT, by_default
 from tests.helpers.tiny_pretraining import tiny_batch, tiny_model
 
@@ -109,17 +108,6 @@ def test_a_saved_model_is_loaded_and_trained_in_another_process(fitted, tmp_path
     assert int(done.stdout) == int(model.optimizer.iterations) == 4
     expected = model.predict(batch, verbose=0)
     np.testing.assert_array_equal(np.load(tmp_path / "found.npy"), expected)
-
-
-def test_package_is_imported_where_keras_cannot_be(tmp_path):
-    environment = os.environ | without_tensorflow.environment(tmp_path / "site")
-    environment["PYTHONPATH"] += os.pathsep + str(ROOT)
-    command = [
-        sys.executable,
-        "-c",
-        "import electra_tf; electra_tf.PretrainingConfig()",
-    ]
-    subprocess.run(command, env=environment, cwd=tmp_path, check=True)
 
 
 def test_copies_and_clones(fitted):

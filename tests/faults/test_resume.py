@@ -1,9 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run that is interrupted ends like the same run undisturbed, bit for bit."""
+"""A run that is interrupted ends like the same run undisturbed, bit for bit.
+
+After damage of its newest checkpoint: test_checkpoint_faults.py.
+"""
 
 import functools
+import json
+import os
 import random
+import re
 import signal
+import time
 
 import numpy as np
 import pytest
@@ -11,8 +18,15 @@ import tensorflow as tf
 
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.train.distribution import CPU_DEVICES_VARIABLE
-from tests.helpers.forked_runs import digest, metrics_of, pretrain, signal_at
-from tests.helpers.runs import NO_DROPOUT, by_default, tiny
+from tests.helpers.forked_runs import (
+    digest,
+    kill_in_save,
+    kill_when,
+    metrics_of,
+    pretrain,
+    signal_at,
+)
+from tests.helpers.runs import NO_DROPOUT, by_default, check_ok, tiny
 
 STEPS = 60  # of 8 examples: 100 of them make an epoch of 12.5 steps
 
@@ -22,9 +36,7 @@ def settings(**changes):
 
 
 def finish(data, model, hparams, **kwargs):
-    run = pretrain(data, model, hparams, **kwargs).wait()
-    assert run.returncode == 0, run.stderr
-    return run
+    return check_ok(pretrain(data, model, hparams, **kwargs).wait())
 
 
 def stopped(data, model, hparams, step, number=signal.SIGTERM, **kwargs):
@@ -103,26 +115,107 @@ def test_resume_on_another_number_of_replicas(tiny_data):
             np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
 
 
+# kill -9 anywhere: the run continues from what it saved.
+
+# File operations of a save that removes an old checkpoint; there may be fewer.
+OPERATIONS = 16
+
+
 @pytest.mark.thorough
-@pytest.mark.parametrize("devices", ["1", pytest.param("2", marks=pytest.mark.slow)])
-def test_resume_after_a_signal_a_kill_and_damage(tiny_data, devices):
-    """As most runs are: XLA compiles the step. With microbatches, too."""
-    env = {CPU_DEVICES_VARIABLE: devices}
-    hparams = settings(**JIT, gradient_accumulation_steps=2)
-    straight, model = f"straight_{devices}", f"broken_{devices}"
-    finish(tiny_data, straight, hparams, env=env)
-    stopped(tiny_data, model, hparams, 5, env=env)
-    broken = tiny_data / "models" / model
-    kill = functools.partial(signal_at, 45, signal.SIGKILL)
-    run = pretrain(tiny_data, model, hparams, env=env, before=kill).wait()
-    assert run.returncode == -signal.SIGKILL
-    newest = Checkpoints(broken, read_only=True).newest_intact().step
-    name = f"model.ckpt-{newest}.data-00000-of-00001"
-    data = bytearray((broken / name).read_bytes())
-    data[len(data) // 2] ^= 1
-    (broken / name).write_bytes(data)
-    run = finish(tiny_data, model, hparams, env=env)
-    assert f"Damaged checkpoint of step {newest} passed over" in run.stdout
-    assert (broken / f"{name}.corrupt").exists()
-    expected = digest(tiny_data / "models" / straight, STEPS)
-    assert digest(broken, STEPS) == expected
+def test_kills(tiny_data):
+    kill_again_and_again(tiny_data, kills=6, steps=60, seed=1)
+
+
+@pytest.mark.slow
+def test_100_kills(tiny_data):
+    kill_again_and_again(tiny_data, kills=100, steps=900, seed=2)
+
+
+def kill_again_and_again(data, kills, steps, seed):
+    """Kills a run `kills` times, two of three times inside a save."""
+    rng = random.Random(seed)
+    saves = {"save_checkpoints_steps": 4, "keep_checkpoint_max": 3}
+    hparams = tiny(num_train_steps=steps, **saves)
+    finish(data, f"straight_{kills}", hparams)
+    model = f"killed_{kills}"
+    directory = data / "models" / model
+    inside = at = 0
+    for number in range(kills):
+        if number % 3 < 2:
+            # On average this leaves each start as many steps as the next.
+            save = rng.randint(1 if at else 2, max(2, 2 * steps // (5 * kills)))
+            before = functools.partial(kill_in_save, save, rng.randrange(OPERATIONS))
+            ended = pretrain(data, model, hparams, before=before).wait()
+        else:
+            run = pretrain(data, model, hparams)
+            if number % 2:
+                time.sleep(3 * rng.random())  # before training starts
+                run.process.kill()
+            rows = at + rng.randrange(1, max(2, steps // kills))
+            kill_when(run, directory / "metrics.jsonl", rows, rng.random() * 0.02)
+            ended = run.wait()
+        if ended.returncode == 0:
+            continue
+        assert ended.returncode == -signal.SIGKILL, ended.stderr
+        inside += number % 3 < 2
+        started = continued_from(ended.stdout)
+        has_begun = "Running training" in ended.stdout
+        # The next start continues from what is on the disk now.
+        found = Checkpoints(directory, read_only=True).newest_intact()
+        assert started == at or not has_begun or (started is None and at == 0)
+        now = found.step if found else 0
+        assert now >= at
+        at = now
+    assert inside >= kills // 2
+    last = finish(data, model, hparams)
+    assert continued_from(last.stdout) == at or at == steps
+    assert not [n for n in os.listdir(directory) if n.endswith(".partial")]
+    assert [row["step"] for row in metrics_of(directory)] == list(range(1, steps + 1))
+    expected = digest(data / "models" / f"straight_{kills}", steps)
+    assert digest(directory, steps) == expected
+
+
+def continued_from(text):
+    found = re.search(r"Continuing from \S+model\.ckpt-(\d+)\.", text)
+    return int(found[1]) if found else None
+
+
+# Thousands of steps: all memory and files are released again.
+
+MANY = 20_000
+
+
+def watch_memory(path):
+    """Notes step, resident kilobytes and open files each time the graph returns."""
+    from electra_tf.train import step as training_step
+
+    run = training_step.TrainingStep.run
+
+    def watched(self, iterator, start, count):
+        metrics = run(self, iterator, start, count)
+        with open("/proc/self/status", encoding="utf-8") as f:
+            memory = next(int(x.split()[1]) for x in f if x.startswith("VmRSS"))
+        files = len(os.listdir("/proc/self/fd"))
+        with open(path, "a", encoding="utf-8") as f:
+            f.write(json.dumps([start + count, memory, files]) + "\n")
+        return metrics
+
+    training_step.TrainingStep.run = watched
+
+
+@pytest.mark.slow
+def test_memory_and_open_files_do_not_grow(tiny_data, tmp_path):
+    path = tmp_path / "memory"
+    # Twenty saves; the older half was removed again.
+    saves = {"save_checkpoints_steps": MANY // 20, "keep_checkpoint_max": 3}
+    hparams = tiny(num_train_steps=MANY, log_steps=MANY // 10, **saves)
+    before = functools.partial(watch_memory, path)
+    check_ok(pretrain(tiny_data, "long", hparams, before=before).wait(900))
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = [row for row in rows if row[0] > MANY // 4]  # Buffers and graphs are there.
+    part = len(rows) // 5
+    assert part > 2
+    # Means over a fifth: what a save takes for a moment is not growth.
+    early, late = rows[:part], rows[-part:]
+    for kind in (1, 2):
+        assert sum(r[kind] for r in late) < 1.01 * sum(r[kind] for r in early)

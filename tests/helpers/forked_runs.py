@@ -142,7 +142,7 @@ def digest(run_directory: Path, step: int) -> str:
     return found.hexdigest()
 
 
-# Faults: functions to be called in the new process.
+# Functions to be called in the new process, to inject faults or to save time.
 
 
 def before_steps(step: int, act: Callable[[], None]) -> None:
@@ -158,6 +158,13 @@ def before_steps(step: int, act: Callable[[], None]) -> None:
         return run(self, iterator, start, count)
 
     training_step.TrainingStep.run = disturbed
+
+
+def eagerly() -> None:
+    """Traces no graph, which takes most of the time of a run of few steps."""
+    import tensorflow as tf
+
+    tf.config.run_functions_eagerly(True)
 
 
 def signal_at(step: int, number: int = signal.SIGTERM) -> None:

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -65,9 +66,6 @@ OF_OBJECTIVE = {
     "multi_choice": {"num_candidates": 3},
 }
 
-# The objectives that most runs are of, and those that differ most from them.
-_BY_DEFAULT = ("electra", "electric", "two_stage", "all_tokens_mlm", "multi_choice")
-
 
 def by_default(names: Iterable[str], those: Iterable[str]) -> list:
     """Parameters of a test that takes seconds; all but `those` are thorough."""
@@ -75,11 +73,6 @@ def by_default(names: Iterable[str], those: Iterable[str]) -> list:
     assert those & set(names), f"none of {names} by default"
     marks = {True: (), False: pytest.mark.thorough}
     return [pytest.param(name, marks=marks[name in those]) for name in names]
-
-
-def each_objective(names: Iterable[str]) -> list:
-    """Parameters: those of the objectives that say most are not thorough."""
-    return by_default(names, _BY_DEFAULT)
 
 
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -161,6 +154,16 @@ def pretrain(data: Path, model: str, hparams: dict, *flags: str, **kwargs):
         *flags,
         **kwargs,
     )
+
+
+def start_here(data: Path, model: str, hparams: dict) -> int:
+    """Starts a run in this process as run_pretraining.py does: to see it refused."""
+    from electra_tf.config.pretraining import PretrainingConfig
+    from electra_tf.interop import start
+    from electra_tf.pretrain import launch
+
+    config = PretrainingConfig.from_hparams(str(data), model, hparams)
+    return launch.main(config, start.find, time.monotonic())
 
 
 def check_ok(done, *texts: str):

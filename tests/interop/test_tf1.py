@@ -134,7 +134,6 @@ def shaped(stored, **overrides):
     return stored._replace(config=config, known={**stored.known, **overrides})
 
 
-RELU = {"hidden_act": "relu"}
 # name -> the model, the hparams that the original needs, what it cannot do
 ORIGINALS = {
     "nothing": ({"num_attention_heads": 1}, {}, None),

@@ -272,6 +272,20 @@ def test_ids_beyond_the_vocabulary(tmp_path):
     assert "small.txt" in str(error) and error.exit_code == 2
 
 
+@pytest.mark.parametrize(("name", "value"), [("segment_ids", 3), ("input_mask", 7)])
+def test_impossible_values_are_named(tmp_path, name, value):
+    arrays = dict(zip(NAMES, example_arrays(range(40)), strict=True))
+    arrays[name][30, 5] = value
+    path = tmp_path / "pretrain_data.tfrecord-0-of-1"
+    records = tfrecord.encode_examples(*arrays.values())
+    path.write_bytes(b"".join(map(tfrecord.frame, records)))
+    with pytest.raises(tf.errors.OpError) as caught:
+        list(dataset(str(path), shuffle=False, batch_size=10).take(4))
+    error = as_user_error(caught.value)
+    assert f"{path}: record 30 at byte " in str(error)
+    assert f"has {name} of {value}" in str(error) and error.exit_code == 2
+
+
 def test_other_features(tmp_path):
     path = tmp_path / "pretrain_data.tfrecord-0-of-1"
     feature = tf.train.Feature(float_list=tf.train.FloatList(value=[1.0] * LENGTH))

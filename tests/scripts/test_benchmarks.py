@@ -24,8 +24,6 @@ from tests.helpers.tiny_pretraining import tiny_batch, tiny_config, tiny_model
 
 BENCHMARKS = ROOT / "benchmarks"
 COMPILERS = ROOT / ".venv-accelerators" / "bin" / "python"
-SCRIPTS = ("aot_compile", "finetuning_step", "input_pipeline", "pretraining_step")
-SCRIPTS += ("serving",)
 
 ONE_LAYER = TINY_STEP["model_hparam_overrides"] | {"num_hidden_layers": 1}
 STEP = TINY_STEP | {"jit_compile": False, "model_hparam_overrides": ONE_LAYER}
@@ -44,13 +42,6 @@ def cells(text: str, start: str) -> list[list[str]]:
     rows = [line.split("|")[1:-1] for line in text.splitlines() if line[:1] == "|"]
     rows = [[cell.strip() for cell in row] for row in rows]
     return [row for row in rows if row[0] == start]
-
-
-@pytest.mark.thorough
-def test_every_benchmark_starts():
-    for script in SCRIPTS:
-        done = run_script(f"benchmarks/{script}.py", "--help")
-        assert f"benchmarks/{script}.py" in done.stdout + done.stderr, done.stderr
 
 
 @pytest.mark.thorough
@@ -247,7 +238,7 @@ def test_a_step_without_variables_is_the_same(variant):
 
 
 @pytest.mark.thorough
-def test_steps_that_cannot_be_compiled_elsewhere_are_refused(tmp_path):
+def test_steps_that_cannot_be_compiled_elsewhere_are_refused():
     from variable_free import without_variables
 
     _, concrete, variables = traced_step("electra", gradient_accumulation_steps=2)
@@ -255,16 +246,6 @@ def test_steps_that_cannot_be_compiled_elsewhere_are_refused(tmp_path):
         without_variables(concrete, variables)
     with pytest.raises(UserError, match="not in its state"):
         without_variables(concrete, variables[1:])
-    flags = ("--platform=h100", '--hparams={"random_token_share": 0.1}')
-    done = run_script("benchmarks/aot_compile.py", *flags)
-    assert done.returncode == 2 and "random_token_share" in done.stderr
-    compiler = tmp_path / "compiler"
-    compiler.write_text("#!/bin/sh\necho 'RESOURCE_EXHAUSTED: 16.5G' >&2\nexit 1\n")
-    compiler.chmod(0o755)
-    flags = ("--platform=tpu-v5e", f"--compiler-python={compiler}")
-    flags += (f"--hparams={json.dumps(TINY)}",)
-    done = run_script("benchmarks/aot_compile.py", *flags)
-    assert done.returncode == 2 and "does not fit on tpu-v5e: 16.5G" in done.stderr
 
 
 @pytest.mark.thorough

@@ -145,21 +145,6 @@ def test_many_words_that_lose_accents_are_reported(tmp_path, text, is_warned):
     assert "warning" not in build(*flags, "--no-strip-accents")
 
 
-@pytest.mark.thorough
-def test_a_data_set_as_corpus(tmp_path):
-    from tests.helpers import tiny_texts
-
-    tiny_texts.TinyTexts(data_dir=tmp_path).download_and_prepare()
-    flags = ["--tfds", "tiny_texts:text", "--tfds-data-dir", tmp_path]
-    flags += ["--output-file", tmp_path / "vocab.txt", "--vocab-size", 130]
-    printed = build(*flags, "--no-strip-accents")
-    assert "from 320 words, 45 of them different" in printed
-    vocab = Vocabulary.load(tmp_path / "vocab.txt")
-    assert "page" in vocab.ids and "é" in vocab.ids
-    with open(f"{vocab.path}.json", encoding="utf-8") as f:
-        assert json.load(f)["corpus"] == {"tfds": "tiny_texts/1.0.0:text"}
-
-
 def test_records_give_the_vocabulary_of_their_text(corpus_dir, tmp_path):
     other = tmp_path / "other"
     other.mkdir()

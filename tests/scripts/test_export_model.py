@@ -3,18 +3,19 @@
 
 import functools
 import json
+import resource
+import signal
 
 import numpy as np
 import pytest
 
 from electra_tf.interop import readers
-from tests.helpers.runs import run_script
+from tests.helpers.forked_runs import Run
+from tests.helpers.runs import check_ok, check_refused, run_script
 
 
-def export(*flags, code=0, **kwargs):
-    done = run_script("export_model.py", *map(str, flags), **kwargs)
-    assert done.returncode == code, done.stdout + done.stderr
-    return done
+def export(*flags, **kwargs):
+    return check_ok(run_script("export_model.py", *map(str, flags), **kwargs))
 
 
 def check_same(run, exported):
@@ -73,8 +74,34 @@ def test_mistakes_are_reported_in_three_lines(tmp_path, flags, code, texts):
     places = {"USED": tmp_path, "PICKLE": pickle}
     flags = [places.get(flag, flag) for flag in flags.split()]
     output = "--format", "tf1", "--output-dir", tmp_path / "out"
-    done = export(*output, *flags, code=code)
-    assert "Traceback" not in done.stderr
-    message = done.stderr[f"\n{done.stderr}".rindex("\nerror: ") :]
-    assert len(message.splitlines()) <= 3 and all(text in message for text in texts)
+    done = run_script("export_model.py", *map(str, (*output, *flags)))
+    check_refused(done, code, *texts)
     assert [p.name for p in tmp_path.iterdir()] == ["pytorch_model.bin"]
+
+
+# The limit of the size of a file, in bytes.
+LIMIT = 20_000
+
+
+def limit_files():
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, LIMIT))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("form", ["tf1", "saved_model"])
+def test_a_full_disk_leaves_nothing_behind(tmp_path, pretrained, form):
+    place = tmp_path / "place"
+    output = place / "exported"
+    place.mkdir()
+    (place / "other").write_text("what was there before")
+    flags = ("--data-dir", pretrained("electra"), "--model-name", "electra")
+    flags += ("--format", form, "--output-dir", output)
+    flags += ("--what", "encoder") if form == "saved_model" else ()
+    args = ("export_model.py", *map(str, flags))
+    run = Run(tmp_path / "logs", *args, before=limit_files).wait()
+    check_refused(run, 73, f"cannot write {output}")
+    found = sorted(p.relative_to(place).as_posix() for p in place.rglob("*"))
+    assert found in (["other"], ["exported", "exported/encoder", "other"])
+    assert (place / "other").read_text() == "what was there before"
+    check_ok(Run(tmp_path / "logs", *args).wait())

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """run_finetuning.py as its users run it."""
 
+import functools
 import json
 import os
+import re
 import shutil
 import signal
 
@@ -10,11 +12,21 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from electra_tf.errors import EXIT_PREEMPTED
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.lock import Lock
-from tests.helpers.forked_runs import metrics_of
-from tests.helpers.runs import NO_DROPOUT, run_script
-from tests.helpers.tiny_finetuning import TINY, fork, write_data
+from tests.helpers import forked_runs
+from tests.helpers.forked_runs import eagerly, metrics_of
+from tests.helpers.runs import NO_DROPOUT, ROOT, check_ok, check_refused, run_script
+from tests.helpers.shared import OWN
+from tests.helpers.tiny_finetuning import (
+    EARLY,
+    TINY,
+    finetune,
+    fork,
+    own_sentences,
+    write_data,
+)
 
 TASKS = ["cola", "sts", "chunk"]
 
@@ -25,19 +37,7 @@ def data(tmp_path_factory):
 
 
 def succeed(*args, before=None):
-    run = fork(*args, before=before)
-    assert run.returncode == 0, run.stdout + run.stderr
-    return run
-
-
-def refused(run, code, *texts):
-    """Checks that a run ended with an error of the user's in at most three lines."""
-    assert run.returncode == code, run.stdout + run.stderr
-    assert "Traceback" not in run.stderr
-    message = run.stderr[f"\n{run.stderr}".rindex("\nerror: ") :]
-    assert len(message.splitlines()) <= 3
-    for text in texts:
-        assert text in message
+    return check_ok(fork(*args, before=before))
 
 
 def final(run_directory):
@@ -60,7 +60,7 @@ def test_only_hparams_name_code_to_run(data, tmp_path):
     flags = ("--data-dir", data, "--model-name", "m")
     flags += ("--config", tmp_path / "config.json")
     run = run_script("run_finetuning.py", *map(str, flags))
-    refused(run, 2, "payload:X", "--hparams")
+    check_refused(run, 2, "payload:X", "--hparams")
 
 
 # One model of several tasks.
@@ -96,7 +96,7 @@ def test_finished_trials_are_kept_and_other_settings_refused(finetuned, tmp_path
     assert run.stdout.count("is finished") == 1
     assert (results / f"{name}_results.json").read_bytes() == before
     run = fork(data, "tiny", again | {"learning_rate": 1e-3})
-    refused(run, 2, "learning_rate", "0.003", "0.001", "model_dir")
+    check_refused(run, 2, "learning_rate", "0.003", "0.001", "model_dir")
     # Evaluated without training: the same scores, in a file of their own.
     trained = data / "models/tiny/finetuning_models" / f"{name}_model_1"
     alone = {"do_train": False, "init_checkpoint": str(trained)}
@@ -109,67 +109,20 @@ def test_finished_trials_are_kept_and_other_settings_refused(finetuned, tmp_path
     dev = data / "finetuning_data" / "cola" / "dev.tsv"
     dev.write_text(dev.read_text().replace("x\t1\t", "x\t0\t", 1))
     run = fork(data, "tiny", again | {"num_trials": 2})
-    refused(run, 2, "data: cola: dev", "model_dir")
+    check_refused(run, 2, "data: cola: dev", "model_dir")
 
 
 # Several trials.
 
 CHUNK = {"task_names": ["chunk"], "num_trials": 2, "num_train_epochs": 4.0}
-# Short loops, so that no signal comes with the last step.
-CHUNK |= {"log_steps": 5, "iterations_per_loop": 5}
 
 
-@pytest.fixture(scope="module")
-def straight(data):
-    """The directory of two trials of chunk, 20 steps each, without an interruption."""
+@pytest.mark.thorough
+def test_trials_of_the_original_are_evaluated_with_their_own_weights(data):
+    """It writes neither manifests nor config.json, but the graph beside its tensors."""
     run = succeed(data, "straight", CHUNK)
     assert "median" in run.stdout and "trials" in run.stdout
-    return data / "models" / "straight"
-
-
-def stop_in_the_second_trial():
-    """SIGTERM while it makes step 10, when step 10 has been made once before."""
-    from electra_tf.train import step
-
-    run, seen = step.TrainingStep.run, []
-
-    def interrupted(self, iterator, start, count):
-        if start < 10 <= start + count:
-            seen.append(start)
-            if len(seen) == 2:
-                os.kill(os.getpid(), signal.SIGTERM)
-        return run(self, iterator, start, count)
-
-    step.TrainingStep.run = interrupted
-
-
-@pytest.mark.thorough
-def test_a_stopped_run_equals_one_without_a_stop(data, straight):
-    """Bit by bit; its trials differ, by their seeds."""
-    run = fork(data, "stopped", CHUNK, before=stop_in_the_second_trial)
-    assert run.returncode == 42, run.stdout + run.stderr
-    assert "saved at step" in run.stdout
-    run = succeed(data, "stopped", CHUNK)
-    assert "Trial 1 is finished" in run.stdout and "Continuing from" in run.stdout
-    stopped, weights = data / "models" / "stopped", []
-    for trial in (1, 2):
-        model = f"finetuning_models/chunk_model_{trial}"
-        weights.append(final(stopped / model))
-        for name, value in final(straight / model).items():
-            np.testing.assert_array_equal(value, weights[-1][name], name)
-    first, second = (values["task_specific/chunk/dense/kernel"] for values in weights)
-    assert not np.allclose(first, second)
-    runs = (straight, stopped)
-    texts = [(d / "results" / "chunk_results.txt").read_text() for d in runs]
-    assert texts[0] == texts[1]
-
-
-@pytest.mark.thorough
-def test_trials_of_the_original_are_evaluated_with_their_own_weights(
-    straight, tmp_path
-):
-    """It writes neither manifests nor config.json, but the graph beside its tensors."""
-    data = shutil.copytree(straight.parents[1], tmp_path / "data")
+    straight = data / "models" / "straight"
     for trial in (1, 2):
         name = f"finetuning_models/chunk_model_{trial}"
         prefix = Checkpoints(straight / name, read_only=True).prefix(20)
@@ -187,11 +140,6 @@ def test_trials_of_the_original_are_evaluated_with_their_own_weights(
         assert f"chunk_model_{number + 1}/" in after[number]["weights"]
         expected = before[number]["scores"]["chunk"]
         assert after[number]["scores"]["chunk"] == pytest.approx(expected)
-
-
-def eagerly():
-    """Traces no graph, which takes most of the time of a run of few steps."""
-    tf.config.run_functions_eagerly(True)
 
 
 def stop_as_scores_are_computed():
@@ -212,7 +160,7 @@ def stop_as_scores_are_computed():
 def test_a_signal_after_the_last_step_finishes_the_trial_only(data):
     hparams = {"task_names": ["cola"], "num_trials": 2, "num_train_epochs": 0.1}
     run = fork(data, "signal", hparams, before=stop_as_scores_are_computed)
-    assert run.returncode == 42, run.stdout + run.stderr
+    assert run.returncode == 42, run.stderr
     assert "Run the same command again" in run.stdout
     assert "Trial 2 of 2" not in run.stdout
     assert len(trials_of(data, "signal", "cola_results.json")) == 1
@@ -224,13 +172,13 @@ def test_models_without_scores_are_kept(data):
     given |= {"keep_all_models": False}
     models = data / "models" / "unscored" / "finetuning_models"
     alone = given | {"do_train": False}
-    refused(fork(data, "unscored", alone), 2, "cola_model_1")
+    check_refused(fork(data, "unscored", alone), 2, "cola_model_1")
     succeed(data, "unscored", given | {"do_eval": False})
     assert {path.name for path in models.iterdir()} == {"cola_model_1", "cola_model_2"}
     succeed(data, "unscored", given)
     assert [path.name for path in models.iterdir()] == ["cola_model_1"]
     run = fork(data, "unscored", alone)
-    refused(run, 2, "cola_model_2")
+    check_refused(run, 2, "cola_model_2")
 
 
 def test_folders_of_the_user_are_not_used_for_a_trial(data, tmp_path):
@@ -241,7 +189,7 @@ def test_folders_of_the_user_are_not_used_for_a_trial(data, tmp_path):
         (folder / name).write_text('{"model_type": "electra"}')
         given = {"task_names": ["cola"], "num_trials": 2, "keep_all_models": False}
         run = fork(data, "theirs", given | {"model_dir": str(tmp_path / "exp")})
-        refused(run, 2, str(folder), "model_dir")
+        check_refused(run, 2, str(folder), "model_dir")
         assert (folder / name).exists()
 
 
@@ -249,7 +197,7 @@ def test_a_locked_trial_is_not_trained(data):
     folder = data / "models" / "busy" / "finetuning_models" / "cola_model_1"
     with Lock(folder):
         run = fork(data, "busy", {"task_names": ["cola"]})
-    refused(run, 75, f"in use by process {os.getpid()}")
+    check_refused(run, 75, f"in use by process {os.getpid()}")
 
 
 # Initial weights.
@@ -283,7 +231,7 @@ def test_weights_of_another_shape_are_refused_with_hparams_that_fit(initial):
     heads = {"num_attention_heads": 4}  # which change no weight's shape
     wrong["model_hparam_overrides"] = TINY["model_hparam_overrides"] | heads
     run = fork(initial, "wrong", wrong)
-    refused(run, 2, "num_attention_heads is 2 there, 4 here")
+    check_refused(run, 2, "num_attention_heads is 2 there, 4 here")
     fitting = json.loads(run.stderr.split("These hparams fit it: ")[1])
     assert fitting["model_hparam_overrides"]["num_attention_heads"] == 2
 
@@ -308,3 +256,150 @@ def test_batches_in_parts_by_length_learn_the_same(data):
         trial = data / "models" / name / "finetuning_models" / "cola_model_1"
         losses[name] = [row["loss"] for row in metrics_of(trial)]
     np.testing.assert_allclose(losses["parts"], losses["whole"], rtol=1e-4)
+
+
+# Best weights and early stopping.
+
+# 24 steps are an epoch; with this learning rate nothing gets better after a while.
+HPARAMS = {"task_names": ["cola"], "num_train_epochs": 20.0, "eval_every_steps": 24}
+HPARAMS |= {"keep": "best", "early_stopping_patience": 2}
+
+
+@pytest.fixture(scope="module")
+def trained(data):
+    run = succeed(data, "best", HPARAMS)
+    folder = data / "models" / "best" / "finetuning_models" / "cola_model_1"
+    return run.stdout, folder, evaluations(folder)
+
+
+def evaluations(folder):
+    lines = (folder / "evaluations.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def result(data):
+    [trial] = trials_of(data, "best", "cola_results.json")
+    return trial
+
+
+def test_training_ends_early(data, trained):
+    printed, _, rows = trained
+    best = max(rows, key=lambda row: row["score"])
+    assert [row["step"] for row in rows] == [24 * n for n in range(1, len(rows) + 1)]
+    assert rows[-1]["step"] == best["step"] + 48 < 480
+    assert f"Ended early at step {rows[-1]['step']}; step {best['step']}" in printed
+    assert result(data)["steps"] == rows[-1]["step"]
+
+
+def test_the_best_weights_are_those_of_the_results(data, trained):
+    _, folder, rows = trained
+    best = max(rows, key=lambda row: row["score"])
+    assert Checkpoints(folder, read_only=True).steps() == [best["step"]]
+    assert result(data)["scores"]["cola"] == pytest.approx(best["scores"]["cola"])
+    succeed(data, "best", HPARAMS | {"do_train": False})
+    path = data / "models" / "best" / "results" / "cola_eval_results.json"
+    stored = json.loads(path.read_text())
+    [alone] = stored["trials"]
+    assert alone["weights"] == str(folder / f"model.ckpt-{best['step']}")
+    assert "init_checkpoint" not in stored["settings"]  # null: random weights
+    assert alone["scores"]["cola"] == pytest.approx(best["scores"]["cola"])
+
+
+@pytest.mark.thorough
+def test_a_trial_that_ended_early_is_not_trained_on(data, trained, tmp_path):
+    before = result(data)
+    data = shutil.copytree(data, tmp_path / "data")
+    (data / "models" / "best" / "results" / "cola_results.json").unlink()
+    run = succeed(data, "best", HPARAMS | {"write_pictures": True})
+    assert "Ended early" not in run.stdout
+    folder = data / "models" / "best" / "finetuning_models" / "cola_model_1"
+    assert evaluations(folder) == trained[2]
+    assert result(data)["scores"] == before["scores"]
+    # Its pictures are drawn all the same.
+    [folder] = (data / "models" / "best" / "results").glob("*_pictures/trial_1")
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == ["confusion_cola.png", "learning_curves.png"]
+    for path in folder.iterdir():
+        assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 5000
+
+
+STOPS = {
+    "signal": functools.partial(forked_runs.signal_at, 50),
+    # The saves are those of the training and of the best weights, in turns.
+    "kill": functools.partial(forked_runs.kill_in_save, 4, 7),
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("how", STOPS)
+def test_interrupts_change_nothing(data, trained, how):
+    """The best weights, the scores and the early end are those of the straight run."""
+    _, straight, rows = trained
+    run = fork(data, f"best_{how}", HPARAMS, before=STOPS[how])
+    stopped = EXIT_PREEMPTED if how == "signal" else -signal.SIGKILL
+    assert run.returncode == stopped, run.stdout + run.stderr
+    succeed(data, f"best_{how}", HPARAMS)
+    folder = data / "models" / f"best_{how}" / "finetuning_models" / "cola_model_1"
+    assert evaluations(folder) == rows
+    [step] = Checkpoints(straight, read_only=True).steps()
+    assert Checkpoints(folder, read_only=True).steps() == [step]
+    name = f"model.ckpt-{step}.data-00000-of-00001"
+    assert (straight / name).read_bytes() == (folder / name).read_bytes()
+    assert not list(folder.glob("*.partial"))
+
+
+# Own tasks.
+
+NAME = ",".join(OWN["task_names"])
+
+
+def test_classes_are_counted_and_scored(finetuned_own):
+    printed = (finetuned_own / "stdout.txt").read_text()
+    assert "Classes of reviews: " in printed and "Classes of names: PER " in printed
+    assert "Classes of topics: " in printed and "Class weights of topics: " in printed
+    [trial] = trials_of(finetuned_own, "own", f"{NAME}_results.json")
+    classes = trial["details"]["reviews"]["classes"]
+    assert sum(one["support"] for one in classes.values()) == 12
+    assert "PER" in trial["details"]["names"]["classes"]
+    assert {"f1", "exact_match", "loss"} <= set(trial["scores"]["topics"])
+
+
+def test_a_finished_run_predicts_its_test_sets(finetuned_own):
+    printed = (finetuned_own / "test_stdout.txt").read_text()
+    assert "is finished" in printed and "training examples" not in printed
+    results = finetuned_own / "models" / "own" / "results"
+    folder = results / f"{NAME}_test_predictions" / "trial_1"
+    answers = json.loads((folder / "faq_test_preds.json").read_text())
+    texts = {f"test{n}": " ".join(s) for n, s in enumerate(own_sentences(6))}
+    assert set(answers) == set(texts)
+    assert all(answers[name] and answers[name] in texts[name] for name in texts)
+    rows = (folder / "scores_test.jsonl").read_text().splitlines()
+    assert all(0 <= json.loads(row)["value"] <= 23 for row in rows)
+    tags = (folder / "names_test.txt").read_text().split("\n\n")[0].splitlines()
+    assert [line.split()[0] for line in tags] == own_sentences(1)[0]
+    assert {"STS-B.tsv", "STS-B.zip"} <= {path.name for path in folder.iterdir()}
+
+
+def test_renamed_classes_are_refused(finetuned_own, tmp_path):
+    """The labels are those of the model, whatever the training file holds now."""
+    data = shutil.copytree(finetuned_own, tmp_path / "data")
+    for split in ("train", "dev"):
+        path = data / "own" / f"{split}.tsv"
+        path.write_text(path.read_text().replace("awful", "zzz"))
+    run = fork(data, "own", OWN | {"do_train": False})
+    check_refused(run, 2, "dev.tsv, line", "'zzz'", "awful, good")
+
+
+@pytest.mark.thorough
+def test_the_task_class_of_the_docs_is_trained(tmp_path):
+    page = (ROOT / "docs" / "fine_tuning.md").read_text()
+    [code] = re.findall(r"```python\n(.*?class Reviews.*?)```", page, re.DOTALL)
+    data = write_data(tmp_path / "data")
+    (data / "mytask.py").write_text(code)
+    lines = [
+        f"{'pos' if s[0] < EARLY else 'neg'} {' '.join(s)}" for s in own_sentences(16)
+    ]
+    for split in ("train", "dev"):
+        (data / f"{split}.txt").write_text("\n".join(lines))
+    hparams = {"task_names": ["mytask:Reviews"], "num_train_epochs": 1.0}
+    check_ok(finetune(data, "m", hparams, env={"PYTHONPATH": str(data)}))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tokenizer's quirks, and its fast paths against the slow one.
+"""The tokenizer's fast paths against the slow one; offsets, packing.
 
-tests/parity replays what the original recorded.
+tests/parity replays what the original recorded, of every rule.
 """
 
 import itertools
@@ -69,51 +69,6 @@ def random_texts(count, seed=0):
         if rng.random() < 0.02:  # around the limit of 200 characters
             texts[-1] += rng.choice("aéЖ𐐷") * rng.randint(195, 205)
     return texts
-
-
-class TestQuirks:
-    """One line for each rule that reimplementations get wrong."""
-
-    @pytest.fixture(scope="class")
-    def tokenizer(self):
-        tokens = "a b ab ##a ##b mask [ ] i σ ##ς ᄒ ##ᅡ ##ᆫ か 中 e".split()
-        return Tokenizer(Vocabulary((*SPECIAL, *tokens, "##\u0307")))
-
-    @pytest.mark.parametrize(
-        "text,tokens",
-        [
-            ("a" * 200, ["a", *["##a"] * 199]),
-            ("a" * 201, ["[UNK]"]),
-            ("a" * 200 + "]" + "b" * 201, ["a", *["##a"] * 199, "]", "[UNK]"]),
-            ("a\x0bb a\u200bb a\x00b a\ufffdb a\ue000b a\u0378b", ["ab"] * 6),
-            ("a\u2028b\u3000a\xa0b\r\n", ["a", "b", "a", "b"]),
-            ("[MASK] [CLS]", ["[", "mask", "]", "[", "[UNK]", "]"]),
-            ("ΣΣ", ["σ", "##ς"]),
-            ("한", ["ᄒ", "##ᅡ", "##ᆫ"]),
-            ("が", ["か"]),
-            ("a中b", ["a", "中", "b"]),
-            ("É e\u0301", ["e", "e"]),
-            ("ax", ["[UNK]"]),
-            ("\u0301", []),
-        ],
-    )
-    def test_default_settings(self, tokenizer, text, tokens):
-        assert tokenizer.tokenize(text) == tokens
-
-    def test_turkish_i(self, tokenizer):
-        kept = Tokenizer(tokenizer.vocab, True, False)
-        assert tokenizer.tokenize("İ") == ["i"]
-        assert kept.tokenize("İ") == ["i", "##\u0307"]
-
-    def test_cased_always_keeps_accents(self, tokenizer):
-        for strip in (True, False):
-            assert Tokenizer(tokenizer.vocab, False, strip).tokenize("é e") == [
-                "[UNK]",
-                "e",
-            ]
-
-    def test_bytes_that_are_not_utf8_are_dropped(self, tokenizer):
-        assert tokenizer.tokenize(b"a\xffb \xe4\xb8") == ["ab"]
 
 
 @pytest.mark.thorough
@@ -201,6 +156,7 @@ class TestFastPaths:
         ops = tf_tokenization.TFTokenizer(vocab).tokenize(texts).to_list()
         tokenizer = Tokenizer(vocab)
         assert ops == [tokenizer.encode(text) for text in texts]
+        assert tokenizer.encode(b"a\xffB \xe4\xb8") == tokenizer.encode("aB ")
 
     def test_lines_are_independent_of_grouping_and_memory(
         self, texts, spelling, monkeypatch

@@ -3,11 +3,9 @@
 
 import bz2
 import gzip
-import io
 import json
 import lzma
 import random
-import tarfile
 import tracemalloc
 
 import pytest
@@ -16,6 +14,7 @@ from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.text import corpus, units
 from electra_tf.text.units import Reading
 from tests.helpers.runs import by_default
+from tests.text.test_corpus import archive
 
 DOCUMENTS = [f"Page {i}.\n\nA café in {i}\r\nand 中 {i}" for i in range(700)]
 PLAIN = Reading()
@@ -101,11 +100,8 @@ def test_compressed_files(tmp_path, ending):
 @pytest.mark.parametrize("name", ["a.tar", "a.tgz", "a.gz", "a.tar.xz", "a"])
 def test_archives_are_recognised_by_name_or_content(tmp_path, name):
     mode = "w:xz" if "xz" in name else "w:gz" if "gz" in name else "w"
-    with tarfile.open(tmp_path / name, mode) as f:
-        for i, document in enumerate(DOCUMENTS[:5]):
-            member = tarfile.TarInfo(f"{i}.txt")
-            member.size = len(document.encode())
-            f.addfile(member, io.BytesIO(document.encode()))
+    members = ((f"{i}.txt", text.encode()) for i, text in enumerate(DOCUMENTS[:5]))
+    archive(tmp_path / name, *members, mode=mode)
     assert texts(tmp_path) == LINES[:5]
 
 
@@ -118,18 +114,14 @@ def test_json_lines_in_archives(tmp_path, name):
         "d/b.txt": DOCUMENTS[3].encode(),
         ".git/config": b"\xff",
     }
-    with tarfile.open(tmp_path / name, "w:gz" if "gz" in name else "w") as f:
-        for path, data in members.items():
-            member = tarfile.TarInfo(path)
-            member.size = len(data)
-            f.addfile(member, io.BytesIO(data))
+    mode = "w:gz" if "gz" in name else "w"
+    archive(tmp_path / name, *members.items(), mode=mode)
     assert texts(tmp_path) == LINES[:4]
     found = units.file_corpus(str(tmp_path))
     [unit] = found.units
     records = [reader.is_record for reader in read_all(unit)]
     assert records == [True] * 3 + [False]
-    with tarfile.open(tmp_path / name, "w") as f:
-        f.addfile(tarfile.TarInfo("a.parquet"))
+    archive(tmp_path / name, ("a.parquet", b""), mode="w")
     assert f"{name}:a.parquet is parquet, which cannot be read" in refused(tmp_path)
 
 
