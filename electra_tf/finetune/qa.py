@@ -36,10 +36,6 @@ _FORMS = (
 _TRUTHS = {"true": True, "false": False, "1": True, "0": False}
 _WHITE_SPACE = " \t\r\n\u202f"
 _NEAR = 5  # characters that normalising may take from an answer
-_REPEATED = (
-    "answers stand several times in the word at their answer_start, and the "
-    'original takes the first; "answer_text": "offsets" takes the right one'
-)
 _MOVED = "answers are not at their answer_start, but occur only once in their context"
 _NO_ANSWER = (
     "questions have no answer and count as wrong; has_impossible of the task (or the "
@@ -360,7 +356,7 @@ class QATask(Task):
             hint = "" if self.is_v2 else "; has_impossible of the task allows it"
             raise ValueError(f"the answer is missing or empty{hint}")
         text, start = answers[0]
-        first = self._place(base, text, start)
+        first = self._place(base.context, text, start)
         if first is None:
             at = base.context[max(start or 0, 0) :][:40]
             raise ValueError(
@@ -369,18 +365,14 @@ class QATask(Task):
             )
         begin = base.word_at(first)
         end = base.word_at(min(first + len(text), len(base.context)) - 1)
-        touched = " ".join(base.words[begin : end + 1])
-        if self.answer_text == "original" and touched.count(text) > 1:
-            self.remark("train", _REPEATED)
         return base._replace(start=begin, end=end, answer=text, first=first)
 
-    def _place(self, example: QAExample, text: str, start: int | None) -> int | None:
+    def _place(self, context: str, text: str, start: int | None) -> int | None:
         """Where an answer stands in its context; None: elsewhere than it says.
 
         At its answer_start, or where else it stands, but only once; else at its
         answer_start as the tokenizer sees both.
         """
-        context = example.context
         at = -1 if start is None else start
         if at >= 0 and context.startswith(text, at):
             return at
@@ -389,30 +381,12 @@ class QATask(Task):
             if start is not None:
                 self.remark("train", _MOVED)
             return first
-        end = at + len(text)
-        if first >= 0 or not 0 <= at < end <= len(context):
+        if first >= 0 or at < 0:
             return None
-        begin, last = example.word_at(at), example.word_at(end - 1)
-        words = " ".join(example.words[begin : last + 1])
-        cuts = (context[at : end + more] for more in range(_NEAR + 1))
-        return at if self._is_same(text, words, cuts) else None
-
-    def _is_same(self, answer: str, words: str, cuts: Iterable[str]) -> bool:
-        """Whether an answer and the text in its place have the same tokens.
-
-        Or by the original's rule: the answer is in the words that it touches, unless
-        these are much longer, as in texts without blanks.
-        """
-        seen = self._seen(answer)
-        if seen and any(seen == self._seen(cut) for cut in cuts):
-            return True
-        if self.answer_text != "original" or len(words) > len(answer) + 2 * _NEAR:
-            return False
-        simple = " ".join(answer.split()).lower() in words.lower()
-        return simple or bool(seen) and seen in self._seen(words)
-
-    def _seen(self, text: str) -> str:
-        return " ".join(self.tokenizer.basic_tokenize(text))
+        words = self.tokenizer.basic_tokenize(text)
+        cuts = (context[at : at + len(text) + more] for more in range(_NEAR + 1))
+        is_same = any(self.tokenizer.basic_tokenize(cut) == words for cut in cuts)
+        return at if words and is_same else None
 
     def feature_specs(self) -> tuple[FeatureSpec, ...]:
         """Where the answer is; in evaluation all 0."""
@@ -473,6 +447,12 @@ class QATask(Task):
         first, end = document.offsets[word][token - int(document.splits[word])]
         return document.starts[word] + first, document.starts[word] + end
 
+    def _slice(self, document: _Document, first: int, last: int) -> slice:
+        """Where a span of tokens stands in the context."""
+        start, _ = self._characters(document, first)
+        _, end = self._characters(document, last)
+        return slice(start, end)
+
     def windows(self, example: QAExample) -> list[qa_answers.Window]:
         """The windows on an example's document."""
         count, query = len(self._document(example).tokens), len(self._query(example))
@@ -494,9 +474,7 @@ class QATask(Task):
         """The text of the span from one token of the document to another."""
         document = self._document(example)
         if self.answer_text == "offsets":
-            start, _ = self._characters(document, first)
-            _, end = self._characters(document, last)
-            return example.context[start:end]
+            return example.context[self._slice(document, first, last)]
         tokens = self.tokenizer.convert_ids_to_tokens(document.tokens[first : last + 1])
         words = example.words[document.word_of(first) : document.word_of(last) + 1]
         return qa_answers.original_text(tokens, words, self.tokenizer.config)
@@ -519,14 +497,12 @@ class QATask(Task):
         return self._prediction(example, decode(self, example, rows))
 
     def _prediction(self, example: QAExample, found: Answers) -> dict[str, Any]:
-        answer, start, end = "", None, None
+        row: dict[str, Any] = {"answer": "", "start": None, "end": None}
         if found.best.tokens:
-            document, (first, last) = self._document(example), found.best.tokens
-            start, _ = self._characters(document, first)
-            _, end = self._characters(document, last)
-            answer = example.context[start:end]
+            place = self._slice(self._document(example), *found.best.tokens)
+            row |= {"answer": example.context[place]}
+            row |= {"start": place.start, "end": place.stop}
         share = qa_answers.probabilities(found.nbest)[found.nbest.index(found.best)]
-        row = {"answer": answer, "start": start, "end": end}
         row |= {"score": rounded(found.best.score), "probability": rounded(share)}
         if self.is_v2:
             has = found.null_odds <= self.config.qa_na_threshold
