@@ -189,7 +189,7 @@ def layout_of(
         listed = "; ".join(f"{n}: {' '.join(c[:4])}" for n, c in enumerate(columns, 1))
         raise UserError(
             f"{name}: {problem} ({listed:.300}).\nName the columns in the task, "
-            'counted from 1, such as "words": 2, "tags": 3.'
+            'counted from 1, such as "words": 2, "tags": 3, or remove the others.'
         )
     return layout
 

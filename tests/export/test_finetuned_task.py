@@ -261,7 +261,7 @@ def test_model_of_a_request(data, configs):
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["classification", "tagging"])
 def test_exports_read_the_tables_of_their_trial(data, tmp_path, kind):
-    """By the columns of the description, with the user's own ids."""
+    """By the columns of the description, with the user's own ids; running text, too."""
     pytest.importorskip("safetensors")
     row = {"nr": "n7", "id": "no", "index": 3, "words": ["no"]}
     row |= {"tokens": WORDS[:3], "tags": ["B-A", "O", "O"], "said": "waa", "class": "y"}
@@ -278,7 +278,9 @@ def test_exports_read_the_tables_of_their_trial(data, tmp_path, kind):
     if kind == "tagging":
         description |= {"words": "tokens", "tags": "tags"}
     else:
-        description |= {"text_a": "said", "label": "class"}
+        description |= {"text_a": "said", "label": "class", "delimiter": ";"}
+    texts = tmp_path / ("new.txt" if kind == "tagging" else "new.csv")
+    texts.write_text("nr;said\nn9;waa, 小明 wab.\n")
     hparams = {"task_names": ["own"], "tasks": {"own": description}}
     config, _, _ = write_run(data, hparams | {"model_dir": f"own_{kind}"})
     folder = Path(config.trial_dir(1))
@@ -289,10 +291,17 @@ def test_exports_read_the_tables_of_their_trial(data, tmp_path, kind):
     found = []
     for path in (folder, saved, tmp_path / "hf" / "own"):
         model = electra_tf.load(path)
-        rows = model.rows(model.read_inputs(inputs.Source.of(file)))
+        new = inputs.open_source(str(texts), None, model.reads)
+        asked = [*model.read_inputs(inputs.Source.of(file)), *model.read_inputs(new)]
+        rows = model.rows(asked)
         keys = ("id", "text", "words")
         found.append([{k: row[k] for k in keys if k in row} for row in rows])
-    assert [row["id"] for row in found[0]] == ["n7", "n8"]
+    assert [row["id"] for row in found[0][:2]] == ["n7", "n8"]
+    last = {"id": "n9", "text": "waa, 小明 wab."}
+    if kind == "tagging":
+        text = f"{last['id']};{last['text']}"
+        last = {"text": text, "words": ["n9", ";", "waa", ",", *"小明", "wab", "."]}
+    assert found[0][-1] == last
     assert found[1] == found[0] and found[2] == found[0]
 
 
