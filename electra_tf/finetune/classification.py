@@ -386,7 +386,7 @@ class TextTask(Task):
 
 # A list or object that a program printed: ['a'], ["a"], ['a' 'b'], [a, b], {'a'}.
 _PRINTED = re.compile(
-    r"""[\[{(]\s*['"].*[]})]|[\[{]([^]}]*[,:][^]}]*)?[]}]""", re.DOTALL
+    r"""(\w+\()?[\[{(]\s*['"].*[]})]|[\[{]([^]}]*[,:][^]}]*)?[]}]""", re.DOTALL
 )
 
 
@@ -424,8 +424,8 @@ def _range(examples: Sequence[InputExample]) -> tuple[float, float]:
     return min(numbers, default=0.0), max(numbers, default=1.0)
 
 
-# The labels of a text as a vector: 1 0 0, 1,0,0, [1.0, 0.0, 0.0].
-_VECTOR = re.compile(r"\W*[01](\.0*)?(\W+[01](\.0*)?)+\W*")
+# The labels of a text as a vector: 1 0 0, 1,0,0, 100, [1. 0. 0.].
+_VECTOR = re.compile(r"\W*[01](\.0*)?(\W*[01](\.0*)?)+\W*")
 
 
 def _split(label: Any, separator: str) -> tuple[str, ...] | None:

@@ -204,8 +204,6 @@ def _cells(source: Source, lines: Iterator[str], choices: Choices) -> Placed:
         header = source.header.split(delimiter)
     elif row := next(rows, None):
         first, header = row
-    if not is_csv and header and all(re.fullmatch('".+"', cell) for cell in header[:2]):
-        raise _quoted(name, first, header[:1], delimiter)
     if choices and isinstance(choices[0][0], int):
         if source.header is None and header:
             rows = itertools.chain([(first, header)], rows)
@@ -234,18 +232,16 @@ def _tsv_rows(
         if not line.strip():
             continue
         cells = line.split(delimiter)
-        if '""' in line and (quoted := [*filter(_QUOTED.fullmatch, cells)]):
-            raise _quoted(name, number, quoted, delimiter)
+        quoted = [*filter(_QUOTED.fullmatch, cells)] if '"' in line else []
+        if len(cells) > 1 and all(re.fullmatch('".*"', cell) for cell in cells):
+            quoted = cells
+        if quoted:
+            raise UserError(
+                f"{name}, line {number}: the cell {shown(quoted[0])} is quoted, and a "
+                '.tsv has no quotes.\nRename it to .csv, and set "delimiter": '
+                f"{json.dumps(delimiter)} in the task."
+            )
         yield number, cells
-
-
-def _quoted(name: str, number: int, cells: Sequence[str], delimiter: str) -> UserError:
-    """The error for a .tsv with quotes."""
-    return UserError(
-        f"{name}, line {number}: the cell {shown(cells[0])} is quoted, and a .tsv has "
-        'no quotes.\nRename it to .csv, and set "delimiter": '
-        f"{json.dumps(delimiter)} in the task."
-    )
 
 
 def _table_rows(path: str, choices: Choices) -> Placed:

@@ -294,14 +294,22 @@ class TaggingTask(Task):
     def layout_of(self, split: str) -> conll.Layout:
         """The columns of a file; the description names some."""
         lines = [*Source.of(self.required(split)).lines]
-        # A test set with fewer columns has no tags.
-        has_tags = split != "test" or conll.width_of(lines) >= self._tagged_width()
+        width, tagged = conll.width_of(lines), None
+        if split == "test":
+            tagged = self._tagged_width()
+        has_tags = split != "test" or width >= (tagged or 2)
+        if tagged and width not in (1, tagged - 1, tagged):
+            raise UserError(
+                f"{self.path(split)} has {width} columns, the training file {tagged}.\n"
+                "A test set has the same ones, or no tags."
+            )
         named = self.description.get("words"), self.description.get("tags")
         return conll.layout_of(str(self.path(split)), lines, *named, has_tags)
 
-    def _tagged_width(self) -> int:
+    def _tagged_width(self) -> int | None:
+        """The columns of the training file, if it has any."""
         has_columns = self.path("train").is_file() and not self._has_lists("train")
-        return self.layout("train").width if has_columns else 2
+        return self.layout("train").width if has_columns else None
 
     def read_inputs(self, source: Source) -> Iterator[Input]:
         """Sentences as lists of words, or running text."""
@@ -441,7 +449,7 @@ class ChunkTask(TaggingTask):
     def layout_of(self, split: str) -> conll.Layout:
         """Words in the first column; a test set with fewer columns has no tags."""
         width = conll.width_of([*Source.of(self.required(split)).lines])
-        if split == "test" and width < self._tagged_width():
+        if split == "test" and width < (self._tagged_width() or 2):
             return conll.Layout(width=width)
         return conll.Layout(width=max(width, 2), tags=max(width, 2) - 1)
 

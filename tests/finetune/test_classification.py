@@ -56,6 +56,8 @@ def test_labels_are_texts(tmp_path):
         (["x", '{"choices": ["x"]}'], ["x"], "multilabel", ["line 3", "neither"]),
         (["1 0 1", "0 1 0"], ["1"], "multilabel", ["vectors of 0 and 1", '["joy"']),
         (["1,0,1", "0,1,0"], ["1"], "multilabel", ["vectors of 0 and 1"]),
+        (["101", "010"], ["1"], "multilabel", ["vectors of 0 and 1"]),
+        (["array(['x'], dtype=object)"], ["x"], "multilabel", ["line 2", "neither a"]),
         (["[1. 0. 1.]", "[0. 1. 0.]"], ["1"], "multilabel", ["vectors of 0 and 1"]),
         (["0", "1"], ["1"], "multilabel", ["are 0 and 1", "type classification"]),
     ],

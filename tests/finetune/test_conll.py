@@ -270,6 +270,13 @@ def test_lines_of_txt_are_running_text(tmp_path, text):
     assert asked(tmp_path / "x.jsonl") == [{"id": 1} | x for x in expected]
 
 
+def test_test_set_with_other_columns_is_refused(tmp_path):
+    files = {"train.txt": lines(WORDS, POS), "test.txt": "anna lives in rome\n" * 2}
+    [task] = own_tasks(tmp_path, files, "tagging", scheme="plain")
+    with pytest.raises(UserError, match=r"test.txt has 4 columns, the training file 2"):
+        task.read("test")
+
+
 def test_running_text_is_cut_as_by_the_tokenizer(tmp_path):
     [task] = own_tasks(tmp_path, {"train.txt": lines(WORDS, TAGS)}, "tagging")
     for text, words in (

@@ -464,6 +464,7 @@ R = "a\tb\n1\tthe dog\tx\n2\tthe cat\ty\n"
         ("train.tsv", table(QUOTED, "\t"), ["line 2", "no quotes", '"delimiter": "']),
         ("train.tsv", table(LINE, "\t"), ["line 2: 1 cells", "2 columns"]),
         ("train.tsv", table(QUOTED, "\t", csv.QUOTE_ALL), ["line 1", ".csv"]),
+        ("train.tsv", 'a\tb\n"dog"\t"x"\n', ["line 2", "no quotes"]),
         ("train.csv", table(QUOTED, ";"), ["no column 'a'", "a;b", '"delimiter"']),
         ("train.csv", plain(RAW), ["no column 'a'", '"delimiter"']),
         ("train.tsv", table(RAW, ","), ["no column 'a'", "a,b", '"delimiter"']),
