@@ -235,13 +235,8 @@ def _warnings(manifest: dict, vocab: Vocabulary) -> Iterator[str]:
             f"{vocab.path} of another language?\nWords of more than 200 characters are "
             "also [UNK]: scripts without spaces need some, or line ends."
         )
-    config = TokenizerConfig(**manifest["tokenizer"])
-    if changed := vocab.changed_by(config):
-        yield (
-            f"{len(changed):,} tokens of {vocab.path}, {changed[0]!r} first, are in no "
-            f"text, as it was made {config}: build again with --no-lower-case, or with "
-            "--no-strip-accents for a lower-cased vocabulary with accents."
-        )
+    if note := vocab.unused(TokenizerConfig(**manifest["tokenizer"])):
+        yield f"{note}.\nBuild again with --no-lower-case or --no-strip-accents."
 
 
 # The plan, and the tasks of workers.

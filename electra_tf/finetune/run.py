@@ -79,7 +79,8 @@ def run(flags: Flags, console: Console) -> int:
     console.heading("Config:")
     for line in config.describe():
         console.log(line)
-    for note in vocab.notes():
+    settings = resolve_settings(vocab, do_lower_case=config.do_lower_case)
+    for note in vocab.notes(settings):
         console.log(f"Note: {note}.")
     console.log()
     if source is not None:

@@ -150,9 +150,22 @@ class Vocabulary:
         changed = [t for t, w in words if len(w) > 1 and config.normalize(w) != w]
         return changed if len(changed) > _FEW_CHANGED * len(self) else []
 
-    def notes(self) -> list[str]:
-        """Notes for the user that are not errors."""
-        found = []
+    def unused(self, config: TokenizerConfig) -> str | None:
+        """Names the tokens that `changed_by` gives, if any."""
+        if changed := self.changed_by(config):
+            return (
+                f"{len(changed):,} tokens of {self.path}, {changed[0]!r} first, are in "
+                f"no text that is {config}"
+            )
+        return None
+
+    def notes(self, config: TokenizerConfig) -> list[str]:
+        """Notes for the user that are not errors.
+
+        Args:
+          config: how text is normalised.
+        """
+        found = [note] if (note := self.unused(config)) else []
         if repeated := len(self) - len(self.ids):
             token = next(t for i, t in enumerate(self.tokens) if self.ids[t] != i)
             found.append(
