@@ -34,7 +34,7 @@ CORE = {
     "text/tokenization.py": "text/test_tok* inference/test_det* parity",
     "storage/checkpoints.py": "storage/test_check* faults/test_check* faults/test_res*",
     "train/loop.py": "train/test_[elsw]* pretrain/test_run* faults/test_r*",
-    "finetune/qa_answers.py": "finetune/test_qa* finetune/test_trial* parity",
+    "finetune/qa_answers.py": "finetune/test_qa* finetune/test_t[ar]* parity",
     "interop/huggingface.py": "interop",
 }
 SWAPS = {

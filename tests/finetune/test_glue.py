@@ -1,10 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The archive to submit to GLUE."""
+"""GLUE's own files: headers, indices, pairs of one text; the archive to submit."""
 
 import json
 import zipfile
 
+import pytest
+
+from electra_tf.config.finetuning import FinetuningConfig
+from electra_tf.errors import EXIT_CANNOT_WRITE, UserError
 from electra_tf.finetune import glue
+from electra_tf.finetune.registry import make_tasks
+from electra_tf.finetune.task import write_jsonl
+from electra_tf.text.vocabulary import Vocabulary
+from tests.helpers.own_task import write_files
 
 
 def test_archive_of_all_eleven_files(tmp_path):
@@ -36,3 +44,74 @@ def test_archive_of_all_eleven_files(tmp_path):
     path = glue.write_archive(tmp_path, 1, log.append)
     with zipfile.ZipFile(path) as archive:
         assert archive.read("CoLA.tsv") == b"cola"
+
+
+RTE = "0\tthe dog\tthe cat\tentailment\n1\ta\tb\tnot_entailment\n"
+STS = (
+    "0\tg\tf\ty\to\ts\ts\tdog\tcat\t" + "2.5\n",
+    "index\tg\tf\ty\to\ts\ts\ta\tb\tscore\n",
+)
+TEST = "0\tthe dog\n1\tthe cat\n2\tran\n"
+HEADER = "index\tsentence\n"
+
+
+def task_of(folder, task, split, text, **hparams):
+    write_files(folder, {f"finetuning_data/{task}/{split}.tsv": text})
+    hparams |= {"task_names": [task], "max_seq_length": 16}
+    config = FinetuningConfig.from_hparams(str(folder), "m", hparams)
+    [found] = make_tasks(config, Vocabulary.load(folder / "vocab.txt"))
+    return found
+
+
+def read(folder, task, split, text, **hparams):
+    return task_of(folder, task, split, text, **hparams).read(split)
+
+
+@pytest.mark.parametrize(
+    ("task", "split", "text", "header"),
+    [
+        ("rte", "train", RTE, "index\tsentence1\tsentence2\tlabel\n"),
+        ("sts", "dev", *STS),
+        ("cola", "test", TEST, HEADER),
+    ],
+)
+def test_missing_header_is_an_error(tmp_path, task, split, text, header):
+    with pytest.raises(UserError, match=f"{split}.tsv has no header"):
+        read(tmp_path, task, split, text)
+    found = read(tmp_path, task, split, header + text)
+    assert [e.eid for e in found] == list(range(len(text.splitlines())))
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "index"),
+    [
+        ("0\tthe dog\n2\tran\n", 3, "2"),
+        ("1\tthe dog\n2\tran\n", 2, "1"),
+        ("0\tthe dog\n\n1\tran\n", 4, "1"),
+        ("0\tthe dog\nran\tfast\n", 3, "ran"),
+    ],
+)
+def test_index_of_a_test_file_must_be_the_line(tmp_path, text, line, index):
+    words = f"test.tsv, line {line}: the index is '{index}'"
+    for choice in ("stop", "skip"):
+        with pytest.raises(UserError, match=words):
+            read(tmp_path, "cola", "test", HEADER + text, on_bad_example=choice)
+
+
+@pytest.mark.parametrize("second", ["", "\u200b"])
+def test_pair_with_an_empty_second_text_is_a_single_text(tmp_path, second):
+    lines = [f"{i}\t{'the ' * 40**i}\t{second}\tentailment\n" for i in (0, 1)]
+    task = task_of(tmp_path, "rte", "train", "".join(["header\n", *lines]))
+    vocab = task.tokenizer.vocab
+    for example, count in zip(task.read("train"), (1, 14), strict=True):
+        [features] = task.featurize(example, True)
+        the = task.tokenizer.encode("the") * count
+        assert features["input_ids"] == [vocab.cls_id, *the, vocab.sep_id]
+        assert set(features["segment_ids"]) == {0}
+
+
+def test_predictions_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError) as error:
+        write_jsonl(tmp_path / "file" / "rte_dev.jsonl", [])
+    assert error.value.exit_code == EXIT_CANNOT_WRITE

@@ -487,6 +487,17 @@ R = "a\tb\n1\tthe dog\tx\n2\tthe cat\ty\n"
         ("train.jsonl", '{"a": null, "b": "x"}\n', ["'a' (null)"]),
         ("train.jsonl", '{\n "a": "dog",\n "b": "x"\n}\n', ["line 1", "jq -c ."]),
         ("train.json", '{"a": "dog"}', ["array of objects"]),
+        ("train.tsv", "a\tb\ndog\t\ncat\tx\n", ["line 2", "'b'", "empty"]),
+        ("train.tsv", "a\tb\ndog\tx\ncat\tx\n", ["1 labels (x)"]),
+        ("train.tsv", "a\tb\n", ["0 labels"]),
+        ("train.tsv", "", ["no column 'a'"]),
+        ("train.tsv", "x\t" * 300_000, ["no column 'a'"]),
+        ("train.csv", 'a,b\n"dog,x\ncat,y\n', ["line 2", "quote"]),
+        ("train.csv", 'a,b\ncat,y\n"dog,x\nthe,y\n"cat" ran,x\n', ["line 3", "quote"]),
+        ("train.tsv", "a\tb\tb\ndog\tx\ty\n", ["2 columns 'b'"]),
+        ("train.jsonl", '{"a": "dog", "b": "x"}\n{"a"\n', ["line 2"]),
+        ("train.jsonl", '[\n {"a": "dog"}\n]\n', ["line 1", "array", "object"]),
+        ("train.txt", "a\n", [".tsv, .csv, .jsonl"]),
     ],
 )  # fmt: skip
 def test_tables_in_other_forms_are_refused(tmp_path, name, content, words):

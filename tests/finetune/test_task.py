@@ -1,0 +1,716 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tasks: their data and features, bad examples, the labels of a trained model."""
+
+import importlib
+import json
+import linecache
+import math
+import sys
+import threading
+import zipfile
+
+import numpy as np
+import pytest
+
+from electra_tf.config.finetuning import FinetuningConfig
+from electra_tf.errors import UserError
+from electra_tf.export import litert, onnx, saved_model
+from electra_tf.finetune import batches, inputs, preprocessing
+from electra_tf.finetune.registry import check_description, make_tasks
+from electra_tf.finetune.task import HeadSpec, write_facts
+from electra_tf.interop import networks
+from electra_tf.text.tokenization import Tokenizer
+from electra_tf.text.vocabulary import Vocabulary
+from tests.helpers.own_task import own_tasks, write_files
+from tests.helpers.runs import SPECIAL
+
+WORDS = ["the", "dog", "cat", "sat", "ran", "paris", "##s", "?", ".", "who"]
+
+
+@pytest.fixture
+def data(tmp_path):
+    tokens = [*SPECIAL, *WORDS]
+    (tmp_path / "vocab.txt").write_text("".join(f"{t}\n" for t in tokens))
+    return tmp_path
+
+
+def write(data, path, text):
+    path = data / "finetuning_data" / path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def tasks_of(data, *names, **hparams):
+    short = {"max_seq_length": 12, "max_query_length": 5, "beam_size": 5}
+    hparams = {"task_names": list(names)} | short | hparams
+    config = FinetuningConfig.from_hparams(str(data), "m", hparams)
+    return make_tasks(config, Vocabulary.load(data / "vocab.txt"))
+
+
+def refused(function, *expected):
+    with pytest.raises(UserError) as caught:
+        function()
+    message = str(caught.value)
+    for word in expected:
+        assert word in message, message
+    assert message.count("\n") <= 2 and len(message) < 700
+
+
+def test_skipped_examples_are_listed_with_the_features(data):
+    text = "x\t1\t\tthe dog\nx\t7\t\tthe cat\nx\t0\nx\t0\t\tran\n"
+    write(data, "cola/train.tsv", text)
+    tasks = tasks_of(data, "cola", on_bad_example="skip")
+    for _ in range(2):  # built, then read
+        store = preprocessing.features(tasks[0].config, tasks, "train", True)
+        assert [line.partition(": ")[2] for line in store.skipped] == [
+            "unknown label '7'; there are 0, 1",
+            "2 columns instead of 4 or more",
+        ]
+        assert store["cola:eid"].tolist() == [0, 3]
+
+
+def test_missing_split_and_wrong_name(data):
+    [task] = tasks_of(data, "rte")
+    refused(lambda: task.examples("dev"), "rte/dev.tsv", "does not exist")
+    refused(lambda: tasks_of(data, "squad1"), "did you mean", "squad")
+
+
+def test_byte_order_mark_is_ignored(data):
+    write(
+        data, "mrpc/train.tsv", "\ufeffQuality\ta\tb\tc\td\n1\t1\t2\tthe dog\tthe cat\n"
+    )
+    [task] = tasks_of(data, "mrpc", double_unordered=False)
+    assert task.examples("train")[0][:4] == (0, "the dog", "the cat", "1")
+    write(data, "cola/train.tsv", "\ufeffx\t1\t\tthe dog\n")
+    [task] = tasks_of(data, "cola")
+    assert task.examples("train")[0].text_a == "the dog"
+
+
+def test_word_without_tokens_keeps_its_place(data):
+    text = "the X B-NP\n\u200b X I-NP\ndog X I-NP\n\n"
+    write(data, "chunk/train.txt", text)
+    write(data, "chunk/dev.txt", text)
+    [task] = tasks_of(data, "chunk")
+    [example] = task.examples("train")
+    [features] = task.featurize(example, True)
+    assert features["labeled_positions"] == [1, 2, 2]
+    assert len(features["labels"]) == 3
+
+
+def test_line_with_other_columns_is_named(data):
+    lines = ["the X B-NP", "10 000 X I-NP", "dog X I-NP", "", "the X B-NP", ""]
+    write(data, "chunk/train.txt", "\n".join(lines))
+    refused(lambda: tasks_of(data, "chunk"), "line 2", "columns")
+    [task] = tasks_of(data, "chunk", on_bad_example="skip")
+    assert [example.words for example in task.read("train")] == [["the"]]
+    # Between tabs a word may have a blank in it, and everywhere a no-break space.
+    for text in (
+        "\n".join(lines).replace("10 000", "10\u00a0000"),
+        "\n".join(lines).replace(" ", "\t").replace("10\t", "10 "),
+    ):
+        write(data, "chunk/train.txt", text)
+        [task] = tasks_of(data, "chunk")
+        first, second = task.read("train")
+        assert (len(first.words), second.words) == (3, ["the"])
+
+
+def test_long_texts_are_truncated(data):
+    write(data, "rte/train.tsv", f"h\n0\t{'the ' * 40}\tdog ran ran\tentailment\n")
+    [task] = tasks_of(data, "rte")
+    [features] = task.featurize(task.examples("train")[0], True)
+    assert len(features["input_ids"]) == 12
+    assert sum(features["segment_ids"]) == 4  # dog ran ran [SEP]
+
+
+# Tasks of one's own.
+
+
+def own(kind, **keys):
+    files = {"train": "train.csv", "dev": "dev.csv"}
+    return {"mine": {"type": kind, **files, **keys}}
+
+
+def test_several_metrics_at_once(data):
+    """The first is the main one; mrpc and qqp have accuracy, as in the original."""
+    for split in ("train", "dev"):
+        (data / f"{split}.csv").write_text("text,kind\nthe dog,yes\nthe cat,no\n")
+    keys = {"text_a": "text", "label": "kind", "metric": ["mcc", "f1"]}
+    tasks = tasks_of(
+        data, "mine", "mrpc", "qqp", "sst", tasks=own("classification", **keys)
+    )
+    found = []
+    for task in tasks:
+        scorer = task.scorer("dev")
+        for label, prediction in ((1, 1), (0, 1), (1, 1), (1, 0)):
+            scorer.update({"label_ids": label, "predictions": prediction, "loss": 1.0})
+        found.append(dict(scorer.get_results()))
+        assert task.main_metric == next(iter(found[-1]))
+    both = ["accuracy", "f1", "loss"]
+    names = [["mcc", "f1", "loss"], both, both, ["accuracy", "loss"]]
+    assert [list(results) for results in found] == names
+    assert found[1]["f1"] == pytest.approx(200 / 3) and found[1]["accuracy"] == 50.0
+
+
+def test_task_in_a_module(data, monkeypatch):
+    code = """
+from electra_tf.finetune.classification import InputExample, TextTask
+
+class Reviews(TextTask):
+    labels = ("neg", "pos")
+
+    def __init__(self, config, tokenizer):
+        super().__init__("reviews", config, tokenizer)
+
+    def path(self, split):
+        import pathlib
+        return pathlib.Path(self.config.data_dir) / f"{split}.txt"
+
+    def examples(self, split):
+        lines = enumerate(self.required(split).read_text().splitlines())
+        cells = [(i, *line.partition(" ")[::2]) for i, line in lines]
+        return [InputExample(i, text, None, label) for i, label, text in cells]
+"""
+    (data / "their_tasks.py").write_text(code)
+    (data / "train.txt").write_text("pos the dog\nneg the cat\n")
+    monkeypatch.syspath_prepend(data)
+    [task] = tasks_of(data, "their_tasks:Reviews")
+    store = preprocessing.features(task.config, [task], "train", True)
+    assert store["reviews:label_ids"].tolist() == [1, 0]
+    refused(lambda: task.examples("dev"), "reviews needs", "dev.txt")
+
+
+def test_task_class_that_cannot_be_loaded(data):
+    for name, words in (
+        ("electra_tf.finetune.task:X", "has no attribute 'X'"),
+        ("no_such_module:Reviews", "on PYTHONPATH"),
+        ("electra_tf.no_such:X", "on PYTHONPATH"),
+        ("electra_tf.finetune.classification:truncate_pair", "not a class"),
+    ):
+        refused(lambda name=name: tasks_of(data, name), name, words)
+
+
+def test_missing_column(data):
+    path = data / "train.csv"
+    path.write_text("text,kind\nthe dog,yes\na cat\nthe cat,no")
+
+    def described(text, **more):
+        description = own("classification", text_a=text, label="kind")
+        return tasks_of(data, "mine", tasks=description, **more)
+
+    # An error in the description is never skipped.
+    for choice in ("stop", "skip"):
+        refused(
+            lambda choice=choice: described("texd", on_bad_example=choice),
+            *(path.name, "'texd'", "text, kind"),
+        )
+    refused(lambda: described("text"), f"{path.name}, line 3", "1 cells")
+    [task] = described("text", on_bad_example="skip")
+    assert task.labels == ("no", "yes")
+
+
+def test_all_examples_skipped(data):
+    write(data, "cola/train.tsv", "x\tbad\t\ta dog\n")
+    tasks = tasks_of(data, "cola", on_bad_example="skip")
+    refused(
+        lambda: preprocessing.features(tasks[0].config, tasks, "train", True),
+        "cola",
+        "no example of train",
+    )
+
+
+# Features and batches.
+
+
+def cola(data, count=10):
+    lines = [f"x\t{i % 2}\t\t{'dog ' * (i % 5 + 1)}\n" for i in range(count)]
+    write(data, "cola/train.tsv", "".join(lines))
+    return tasks_of(data, "cola")
+
+
+def test_jobs_that_start_together_get_the_same_features(data):
+    cola(data, 500)
+    together, found = threading.Barrier(6), []
+
+    def make():
+        tasks = tasks_of(data, "cola")
+        together.wait()
+        store = preprocessing.features(tasks[0].config, tasks, "train", True)
+        found.append({name: np.array(array) for name, array in store.items()})
+
+    threads = [threading.Thread(target=make) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    folder = data / "models" / "m" / "finetuning_tfrecords" / "cola_tfrecords"
+    (kept,) = folder.iterdir()
+    assert len(list(kept.iterdir())) == 1 + len(found[0])
+    assert len(found) == 6
+    for store in found:
+        assert store.keys() == found[0].keys()
+        assert all(np.array_equal(store[k], found[0][k]) for k in store)
+
+
+def test_features_depend_on_the_scale_of_the_training_scores(data):
+    lines = ["text,score", "the dog,0", "the cat,{}"]
+    for highest in (4, 8):
+        (data / "train.csv").write_text("\n".join(lines).format(highest))
+        (data / "dev.csv").write_text("\n".join(lines).format(2))
+        given = own("regression", text_a="text", label="score")
+        tasks = tasks_of(data, "mine", tasks=given)
+        store = preprocessing.features(tasks[0].config, tasks, "dev", False)
+        assert store["mine:targets"].tolist() == [0.0, 2 / highest]
+        assert tasks[0].answer({"predictions": 0.25}) == f"{highest / 4:.3f}"
+
+
+def test_features_are_rebuilt_for_other_data_or_hparams(data):
+    tasks = cola(data)
+    config = tasks[0].config
+
+    def digest(tasks):
+        return preprocessing.features(tasks[0].config, tasks, "train", True).digest
+
+    first = digest(tasks)
+    folder = data / "models" / "m" / "finetuning_tfrecords" / "cola_tfrecords"
+    [made] = folder.iterdir()
+    before = (made / "input_ids.npy").stat().st_mtime_ns
+    assert digest(tasks_of(data, "cola")) == first
+    assert (made / "input_ids.npy").stat().st_mtime_ns == before
+    assert digest(tasks_of(data, "cola", max_seq_length=10)) != first
+    assert digest(cola(data, 11)) != first
+    cola(data)
+    tokens = (data / "vocab.txt").read_text().replace("paris", "london")
+    (data / "vocab.txt").write_text(tokens)
+    assert digest(tasks_of(data, "cola")) != first
+    assert config.use_tfrecords_if_existing
+
+
+def test_batches_hold_every_example_once(data):
+    tasks = cola(data)
+    store = preprocessing.features(tasks[0].config, tasks, "train", True)
+
+    def shuffled_batches(count, **options):
+        dataset = batches.make_dataset(store, batch_size=4, seed=1, **options)
+        return [{k: v.numpy() for k, v in b.items()} for b in dataset.take(count)]
+
+    shuffled = shuffled_batches(5)
+    later = shuffled_batches(3, start_step=2)
+    seen = np.concatenate([b["cola:eid"] for b in shuffled])
+    assert sorted(seen[:10]) == [*range(10)] and sorted(seen[10:]) == [*range(10)]
+    for a, b in zip(shuffled[2:], later, strict=True):
+        np.testing.assert_array_equal(a["cola:eid"], b["cola:eid"])
+    for a, b in zip(shuffled, shuffled_batches(5, by_length=True), strict=True):
+        lengths = b["input_mask"].sum(1).tolist()
+        assert lengths == sorted(lengths)
+        assert sorted(a["cola:eid"]) == sorted(b["cola:eid"])
+    halves = shuffled_batches(4, num_replicas=2)
+    np.testing.assert_array_equal(
+        np.concatenate([b["cola:eid"] for b in halves]), seen[:8]
+    )
+
+
+# Files to submit.
+
+
+def test_glue_files_have_the_official_form(data):
+    write(data, "rte/test.tsv", "h\n0\tdog\tcat\n1\tdog\tran\n")
+    [task] = tasks_of(data, "rte")
+    scorer = task.scorer("test")
+    for eid, prediction in ((1, 0), (0, 1)):
+        row = {"eid": eid, "predictions": prediction, "logits": [0.25, 0.5]}
+        scorer.update(row)
+    paths = task.write_predictions("test", scorer, str(data / "out"))
+    assert [path.rpartition("/")[2] for path in paths] == [
+        "rte_test.jsonl",
+        "RTE.tsv",
+        "RTE.zip",
+    ]
+    expected = "index\tprediction\n0\tnot_entailment\n1\tentailment\n"
+    assert (data / "out" / "RTE.tsv").read_text() == expected
+    with zipfile.ZipFile(data / "out" / "RTE.zip") as archive:
+        assert archive.read("RTE.tsv").decode() == expected
+    rows = (data / "out" / "rte_test.jsonl").read_text().splitlines()
+    assert json.loads(rows[1])["label"] == "entailment"
+
+
+# Tasks of one's own, and of a trained model.
+
+CLASSES = "a,b\nthe dog,pos\nthe cat,neg\nran,pos\n"
+
+
+def test_spaces_around_a_label_are_ignored(tmp_path):
+    text = "a,b\nthe dog,pos \nthe cat, neg\nran,pos\n"
+    [task] = own_tasks(tmp_path, {"train.csv": text})
+    assert task.labels == ("neg", "pos")
+
+
+def test_trained_model_determines_the_labels(tmp_path):
+    files = {"train.csv": CLASSES, "dev.csv": CLASSES}
+    write_facts(tmp_path / "trial", own_tasks(tmp_path, files))
+    renamed = CLASSES.replace("neg", "zzz")
+    write_files(tmp_path, {"train.csv": renamed})
+    [task] = own_tasks(tmp_path, files, trained=tmp_path / "trial")
+    assert task.labels == ("neg", "pos")
+    files["dev.csv"] = renamed
+    [task] = own_tasks(tmp_path, files, trained=tmp_path / "trial")
+    refused(lambda: task.read("dev"), "dev.csv, line 3", "'zzz'", "neg, pos")
+    two = {"text_b": "a"}
+    refused(
+        lambda: own_tasks(tmp_path, files, trained=tmp_path / "trial", **two),
+        *("num_texts is 1 there, 2 here", "tasks.json"),
+    )
+
+
+def test_trained_model_determines_the_tags(tmp_path):
+    lines = "the O\ndog B-PER\n\ncat B-LOC\n\n"
+    files = {"train.txt": lines, "dev.txt": lines}
+    write_facts(tmp_path / "trial", own_tasks(tmp_path, files, "tagging"))
+    files["dev.txt"] = lines.replace("LOC", "PLACE")
+    refused(
+        lambda: own_tasks(tmp_path, files, "tagging", trained=tmp_path / "trial"),
+        *("dev.txt", "'PLACE'", "LOC", "PER"),
+    )
+    del files["dev.txt"]
+    files["train.txt"] = lines.replace("LOC", "AAA")
+    files["dev.txt"] = lines
+    [task] = own_tasks(tmp_path, files, "tagging", trained=tmp_path / "trial")
+    assert task.labels == ["O", "S-LOC", "S-PER"]
+
+
+def test_a_dev_score_outside_the_scale(tmp_path):
+    files = {"train.tsv": "a\tb\ndog\t1\ncat\t2\n"}
+    files["dev.tsv"] = "a\tb\ndog\t0.5\ncat\t5\n"
+    for choice in ("stop", "skip"):
+        words = "dev.tsv", "from 0.5 to 5", '"lowest": 0.5, "highest": 5'
+        more = {"on_bad_example": choice}
+        refused(lambda m=more: own_tasks(tmp_path, files, "regression", **m), *words)
+    scale = {"lowest": 0, "highest": 10}
+    [task] = own_tasks(tmp_path, files, "regression", **scale)
+    targets = [next(task.featurize(e, False))["targets"] for e in task.read("dev")]
+    assert targets == [0.05, 0.5]
+
+
+def test_words_without_tokens_beyond_max_seq_length(tmp_path):
+    words = ["\u200b"] * 40
+    text = json.dumps({"words": words, "tags": ["O"] * 39 + ["B-X"]}) + "\n"
+    tasks = own_tasks(tmp_path, {"train.jsonl": text}, "tagging", max_seq_length=24)
+    store = preprocessing.features(tasks[0].config, tasks, "train", True)
+    assert store["mine:labels_mask"].sum() == 24
+
+
+def test_features_depend_on_strip_accents(tmp_path):
+    digests = []
+    for strip in (True, False):
+        [task] = own_tasks(tmp_path, {"train.csv": CLASSES})
+        vocab = task.tokenizer.vocab
+        task.tokenizer = Tokenizer(vocab, True, strip)
+        store = preprocessing.features(task.config, [task], "train", True)
+        facts = preprocessing.data_facts(task.config, [task])
+        digests.append((store.digest, facts["mine"]["train"]))
+    assert digests[0][0] != digests[1][0] and digests[0][1] != digests[1][1]
+
+
+def test_f1_of_three_classes_of_which_two_are_seen(tmp_path):
+    text = "a,b\ndog,x\ncat,y\nran,z\n"
+    [task] = own_tasks(tmp_path, {"train.csv": text}, metric="f1")
+    scorer = task.scorer("dev")
+    for label, prediction in ((0, 0), (0, 1), (1, 1), (1, 1)):
+        scorer.update({"label_ids": label, "predictions": prediction, "loss": 0.0})
+    # The mean of 2/3 and 4/5; of the second class alone it would be 80.
+    assert dict(scorer.get_results())["f1"] == pytest.approx(100 * (2 / 3 + 4 / 5) / 2)
+    found = scorer.details()
+    assert found["classes"]["x"] == pytest.approx(
+        {"precision": 100.0, "recall": 50.0, "f1": 200 / 3, "support": 2}
+    )
+    assert found["confusion"] == {"labels": ["x", "y"], "matrix": [[1, 1], [0, 2]]}
+
+
+def test_one_prediction_is_not_degenerate(tmp_path):
+    [task] = own_tasks(tmp_path, {"train.csv": CLASSES})
+    scorer = task.scorer("dev")
+    for several in (False, True):
+        scorer.update({"label_ids": 0, "predictions": 0, "loss": 0.0})
+        assert (len(scorer) > 1 and scorer.is_degenerate) == several
+
+
+def test_long_fields(tmp_path):
+    text = CLASSES + '"' + "dog " * 50_000 + '",pos\n'
+    [task] = own_tasks(tmp_path, {"train.csv": text})
+    assert len(task.read("train")[-1].text_a) == 200_000
+
+
+def test_features_depend_on_the_code_of_a_class(tmp_path, monkeypatch):
+    code = """
+from electra_tf.finetune.classification import InputExample, TextTask
+
+class Mine(TextTask):
+    labels = ("x", "y")
+
+    def __init__(self, config, tokenizer):
+        super().__init__("mine", config, tokenizer)
+
+    def path(self, split): ...
+    def examples(self, split): ...
+"""
+    monkeypatch.syspath_prepend(tmp_path)
+    [task] = own_tasks(tmp_path, {"train.csv": CLASSES})
+
+    def settings(text):
+        (tmp_path / "task_of_a_class.py").write_text(text)
+        sys.modules.pop("task_of_a_class", None)
+        importlib.invalidate_caches()
+        linecache.clearcache()
+        module = importlib.import_module("task_of_a_class")
+        mine = module.Mine(task.config, task.tokenizer)
+        return json.dumps(mine.feature_settings(), sort_keys=True)
+
+    first = settings(code)
+    assert settings(code + "# changed\n") != first
+    fixed = code.replace("    labels", '    version = "1"\n    labels')
+    assert settings(fixed) == settings(fixed + "# changed\n") != first
+    assert settings(fixed.replace('"1"', '"2"')) != settings(fixed)
+
+
+def test_several_classes_for_a_text(tmp_path):
+    rows = [
+        {"a": "dog", "b": ["x", "y"]},
+        {"a": "cat", "b": []},
+        {"a": "ran", "b": "z"},
+    ]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    files = {"train.jsonl": lines, "dev.tsv": "a\tb\ndog\tz, x\ncat\t\n"}
+    files["test.tsv"] = "a\ndog\n"
+    keys = {"text_a": "a", "label": "b"}
+    tasks = own_tasks(tmp_path, files, "multilabel", **keys)
+    [task] = tasks
+    assert task.labels == ("x", "y", "z") and task.head == HeadSpec("multilabel", 3)
+    store = preprocessing.features(task.config, tasks, "train", True)
+    flags = [[1, 1, 0], [0, 0, 0], [0, 0, 1]]
+    assert store["mine:label_flags"].tolist() == flags
+    assert [e.label for e in task.read("dev")] == [("z", "x"), ()]
+    assert [e.label for e in task.read("test")] == [()]
+    assert preprocessing.counts_of(task, 0, store) == {"x": 1, "y": 1, "z": 1}
+    scorer = task.scorer("dev")
+    for eid, logits in enumerate(([2.0, 1.0, -1.0], [-1.0, -1.0, -1.0])):
+        gold = next(task.featurize(task.read("dev")[eid], False))["label_flags"]
+        row = {"eid": eid, "label_flags": gold, "logits": logits, "loss": 0.5}
+        scorer.update(row)
+    results = dict(scorer.get_results())
+    assert results["f1"] == 50.0 and results["exact_match"] == 50.0
+    assert scorer.details()["classes"]["z"]["recall"] == 0.0
+    [path] = task.write_predictions("dev", scorer, str(tmp_path / "out"))
+    first = json.loads(open(path).readline())
+    assert first["labels"] == ["x", "y"] and first["correct"] == ["z", "x"]
+    assert first["probabilities"]["z"] == pytest.approx(1 / (1 + math.e), rel=1e-5)
+    files["dev.tsv"] = "a\tb\ndog\tw\n"
+    [task] = own_tasks(tmp_path, files, "multilabel", **keys)
+    refused(lambda: task.read("dev"), "dev.tsv, line 2", "'w'", "x, y, z")
+
+
+def test_column_of_the_text(tmp_path):
+    files = {"train.csv": CLASSES}
+    rows = {"a": "dog", "text": "no"}, {"a": None, "text": "no"}
+    files["test.jsonl"] = "".join(json.dumps(row) + "\n" for row in rows)
+    [task] = own_tasks(tmp_path, files)
+    refused(
+        lambda: task.read("test"), "test.jsonl, line 2", "no value in column 'a' (null)"
+    )
+    # A file of new texts may have them in another column, but in one only.
+    write_files(tmp_path, {"new.jsonl": '{"text": "dog"}\n{"text": "cat"}\n'})
+    new = inputs.Source.of(tmp_path / "new.jsonl")
+    assert [one.fields["text"] for one in task.read_inputs(new)] == ["dog", "cat"]
+    refused(
+        lambda: list(task.read_inputs(inputs.Source.of(tmp_path / "test.jsonl"))),
+        *("test.jsonl, line 2", "the text is in text, but in a on the lines before"),
+    )
+
+
+def test_one_class_or_none(tmp_path):
+    files = {"train.tsv": "a\tb\ndog\tx\ncat\t\nran\tx\n"}
+    keys = {"text_a": "a", "label": "b"}
+    [task] = own_tasks(tmp_path, files, "multilabel", **keys)
+    assert task.labels == ("x",) and task.head.num_labels == 1
+    scorer = task.scorer("dev")
+    for gold, logit in ((1.0, 2.0), (0.0, 1.0), (1.0, -1.0), (0.0, -2.0), (0.0, -2.0)):
+        scorer.update({"label_flags": [gold], "logits": [logit], "loss": 0.0})
+    found = dict(scorer.get_results())
+    assert found["f1"] == found["f1_macro"] == 50.0 and found["exact_match"] == 60.0
+    assert scorer.details()["classes"]["x"]["support"] == 2
+    files["train.tsv"] = "a\tb\ndog\t\ncat\t\n"
+    refused(lambda: own_tasks(tmp_path, files, "multilabel", **keys), "0 labels")
+
+
+def test_names_of_parts_of_a_model_are_reserved():
+    """--what of export_model.py would take the part for the task."""
+    known = saved_model.WHAT, onnx.WHAT, litert.WHAT, networks.WHAT
+    assert {name for names in known for name in names} == {*networks.PARTS}
+    keys = {"type": "tagging", "train": "a.txt", "dev": "a.txt"}
+    for name in networks.PARTS:
+        refused(lambda n=name: check_description(n, keys), repr(name), "another name")
+        check_description(f"my_{name}", keys)
+
+
+# Bad examples and descriptions: the error names file and line.
+
+
+def features(folder, files, task="mine", **hparams):
+    """Features of the training set of a task on these files."""
+    write_files(folder, files)
+    short = {"max_seq_length": 12, "max_query_length": 5, "beam_size": 5}
+    hparams = {"task_names": [task]} | short | hparams
+    config = FinetuningConfig.from_hparams(str(folder), "m", hparams)
+    tasks = make_tasks(config, Vocabulary.load(folder / "vocab.txt"))
+    return preprocessing.features(config, tasks, "train", True)
+
+
+def refuses(folder, files, expected, **hparams):
+    with pytest.raises(UserError) as caught:
+        features(folder, files, **hparams)
+    message = str(caught.value)
+    for word in expected:
+        assert word in message, message
+    assert message.count("\n") <= 2
+
+
+def described(ending, kind="classification", **keys):
+    if kind not in ("tagging", "qa"):
+        keys = {"text_a": "a", "label": "b"} | keys
+    file = f"t.{ending}"
+    return {"mine": {"type": kind, "train": file, "dev": file, **keys}}
+
+
+def lines(*rows):
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("task", "file", "first"),
+    [
+        ("cola", "train.tsv", b"x\t1\t\tshe ran"),
+        ("chunk", "train.txt", b"ran VBD B-VP"),
+        ("squadv1", "train.json", b"{"),
+        ("newsqa", "train.jsonl", b'{"header": {}}'),
+    ],
+)
+def test_other_encoding(tmp_path, task, file, first):
+    files = {f"finetuning_data/{task}/{file}": first + b"\n\ncaf\xe9"}
+    refuses(tmp_path, files, [file, "0xe9"], task=task)
+    ending = file.rpartition(".")[2].replace("txt", "csv")
+    if ending != "json":
+        files = {f"t.{ending}": "a\tb\ndog".encode("utf-16")}
+        words = [f"t.{ending}", "UTF-16"]
+        refuses(tmp_path, files, words, tasks=described(ending))
+
+
+STS = "h\n" + "0\t" * 7
+NEWS = {"context": 3}
+
+
+@pytest.mark.parametrize(
+    ("task", "file", "text", "words"),
+    [
+        ("cola", "train.tsv", "x\t1\t\tthe dog\nx\t1\n", ["line 2", "2 columns"]),
+        ("cola", "train.tsv", "x\tyes\t\tthe dog\n", ["line 1", "'yes'", "0, 1"]),
+        ("rte", "train.tsv", "h\n0\ta\tb\tmaybe\n", ["line 2", "'maybe'"]),
+        ("sts", "train.tsv", f"{STS}a\tb\t6.5\n", ["line 2", "6.5"]),
+        ("sts", "train.tsv", f"{STS}a\tb\tgood\n", ["line 2", "good"]),
+        ("chunk", "train.txt", "the X B-NP\ndog\n\n", ["line 2", "not 3 columns"]),
+        ("chunk", "train.txt", "the X B-NP\ndog X\n\n", ["line 2", "columns"]),
+        ("squadv1", "train.json", "{]", ["JSON"]),
+        ("newsqa", "train.jsonl", lines(NEWS), []),
+    ],
+)
+def test_line_of_a_built_in_task_is_named(tmp_path, task, file, text, words):
+    refuses(
+        tmp_path, {f"finetuning_data/{task}/{file}": text}, [file, *words], task=task
+    )
+
+
+GOOD = {"a": "dog", "b": "x"}, {"a": "cat", "b": "y"}
+NER = {"words": ["cat"], "tags": ["B-PER"]}
+SCORES = {"a": "cat", "b": 1}, {"a": "ran", "b": 2}
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad", "keys"),
+    [
+        *(
+            ("regression", SCORES, {"a": "dog", "b": score}, {})
+            for score in (math.nan, "inf", "", "good")
+        ),
+        ("regression", SCORES, {"a": "dog", "b": -1}, {"lowest": 0}),
+        ("regression", SCORES, {"a": "dog", "b": 5}, {"highest": 4}),
+        *(
+            ("classification", GOOD, row, {})
+            for row in (
+                {"a": ["the", "dog"], "b": "x"},
+                {"a": {"text": "dog"}, "b": "x"},
+                {"a": "ran", "b": math.nan},
+            )
+        ),
+        ("multilabel", GOOD, {"a": "dog", "b": ["x", None]}, {}),
+        ("multilabel", GOOD, {"a": "dog", "b": {"x": 1}}, {}),
+        *(
+            ("tagging", [NER], row, {})
+            for row in (
+                {"words": ["dog"], "tags": "O"},
+                {"words": "dog", "tags": ["O"]},
+                {"words": ["dog"]},
+                {"words": ["dog", "cat"], "tags": ["O"]},
+                {"words": ["dog"], "tags": [1]},
+                {"words": ["dog"], "tags": ["NOUN"]},
+                {"words": ["dog"], "tags": ["X-PER"]},
+                {"words": ["a", None], "tags": ["O", "O"]},
+                {"words": ["a", ["b"]], "tags": ["O", "O"]},
+            )
+        ),
+        ("tagging", [NER], {"words": ["a"], "tags": [None]}, {"scheme": "plain"}),
+    ],
+)
+def test_row_of_an_own_task_is_named_or_skipped(tmp_path, kind, good, bad, keys):
+    files = {"t.jsonl": lines(*good, bad)}
+    tasks, line = described("jsonl", kind, **keys), f"line {len(good) + 1}"
+    refuses(tmp_path, files, [f"t.jsonl, {line}"], tasks=tasks)
+    store = features(tmp_path, files, tasks=tasks, on_bad_example="skip")
+    [left_out] = store.skipped
+    assert len(store) == len(good) and line in left_out
+    if kind == "regression" and not keys:
+        assert store["mine:targets"].tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "changed", "words"),
+    [
+        ("regression", {"text_a": 0}, ["text_a", "its number from 1"]),
+        ("regression", {"train": ["t.tsv"]}, ["train"]),
+        ("regression", {"type": ["regression"]}, ["type"]),
+        ("regression", {"lowest": "low"}, ["lowest"]),
+        ("regression", {"lowest": 5, "highest": 0}, ["below"]),
+        ("regression", {"lowest": 1, "highest": 1}, ["lowest is 1"]),
+        ("regression", {"lowest": True, "highest": 2}, ["a number"]),
+        ("qa", {"has_impossible": "no"}, ["has_impossible"]),
+        ("qa", {"score_by": "letters"}, ["words or characters"]),
+        ("classification", {"type": "ranking"}, ["ranking", "classification"]),
+        ("classification", {"label": None}, ["label"]),
+        ("classification", {"lable": "x"}, ["lable"]),
+        ("classification", {"metric": "bleu"}, ["bleu", "mcc"]),
+        ("classification", {"metric": ["f1", "bleu"]}, ["bleu", "mcc"]),
+        ("multilabel", {"separator": ""}, ["separator"]),
+    ],
+)
+def test_wrong_description_is_refused(tmp_path, kind, changed, words):
+    tasks = {"mine": described("tsv", kind)["mine"] | changed}
+    files = {"t.tsv": "a\tb\ndog\t1\ncat\t2\n"}
+    refuses(tmp_path, files, ["mine", *words], tasks=tasks)
+
+
+@pytest.mark.parametrize("name", ["a/b", "my task", "ä"])
+def test_name_that_no_file_can_have(tmp_path, name):
+    tasks = {name: described("tsv")["mine"]}
+    refuses(tmp_path, {}, [repr(name), "letters"], task=name, tasks=tasks)
+
+
+def test_unanswerable_questions_need_a_head_for_them(tmp_path):
+    words = ["squad", "answerable_classifier", "joint_prediction"]
+    refuses(tmp_path, {}, words, task="squad", answerable_classifier=False)
