@@ -24,6 +24,7 @@ Named = str | int | None  # a column, by name or number from 1; None: the defaul
 WORDS, TAGS = ("words", "tokens"), ("tags", "ner_tags")
 _SAMPLE = 20_000  # lines of an input that the number of its columns is read from
 _BLANK = " \t\r"
+_BREAK = ["-DOCSTART-"]
 _KEYED = re.compile(
     r"#+ ?[\w.:-]+ = |#+ ?(newdoc|newpar|begin document|end document)\b"
 )
@@ -85,7 +86,7 @@ def sentences(
     start = 1
     for number, line in enumerate(itertools.chain(lines, [""]), start=1):
         cells = [] if number == 1 and layout.has_header else cells_of(line)
-        if not cells or cells[0] == "-DOCSTART-":
+        if cells[:1] in ([], _BREAK):
             if sentence:
                 yield start, sentence
             sentence = []
@@ -123,9 +124,9 @@ def sentences_of(
 
 def width_of(lines: Sequence[str]) -> int:
     """The columns that most lines of a file have."""
-    rows = (cells_of(line) for line in lines if not line.startswith("#"))
-    counts = collections.Counter(len(row) for row in rows if row[:1] != ["-DOCSTART-"])
-    del counts[0]  # of blank lines
+    rows = [cells for cells in map(cells_of, lines) if cells[:1] not in ([], _BREAK)]
+    words = [cells for cells in rows if not cells[0].startswith("#")]  # or comments
+    counts = collections.Counter(map(len, words or rows))
     return counts.most_common(1)[0][0] if counts else 1
 
 

@@ -294,10 +294,9 @@ class TaggingTask(Task):
     def layout_of(self, split: str) -> conll.Layout:
         """The columns of a file; the description names some."""
         lines = [*Source.of(self.required(split)).lines]
-        width, tagged = conll.width_of(lines), None
-        if split == "test":
-            tagged = self._tagged_width()
-        has_tags = split != "test" or width >= (tagged or 2)
+        is_test, width = split == "test", conll.width_of(lines)
+        tagged = self._tagged_width() if is_test else None
+        has_tags = not is_test or width >= (tagged or 2)
         if tagged and width not in (1, tagged - 1, tagged):
             raise UserError(
                 f"{self.path(split)} has {width} columns, the training file {tagged}.\n"

@@ -233,6 +233,7 @@ def asked(path, form=None, column=None):
         ("Das\n\u00a0\nHaus\n", [["Das", "\u00a0", "Haus"]]),
         ("anna N\nsings V\n\npeter N\n", TWO),
         ("anna B-PER\nsings O\n", [["anna", "sings"]]),
+        ("# O\n#win B-PER\n", [["#", "#win"]]),
     ],
 )
 def test_words_in_columns(tmp_path, text, expected):
