@@ -2,6 +2,7 @@
 """Models in a bucket, beside another vocabulary, with a task of a module."""
 
 import contextlib
+import json
 from pathlib import Path
 
 import pytest
@@ -128,3 +129,18 @@ def test_other_tasks_of_a_trial_are_not_made(tmp_path):
     (folder / FACTS_FILE).unlink()
     with pytest.raises(UserError, match=f"{FACTS_FILE}, .*is missing"):
         prediction.load(folder, task="cola")
+
+
+def test_keys_of_an_earlier_version(tmp_path):
+    """They are read in the configuration of a trial, though a new one refuses them."""
+    data = write_data(tmp_path)
+    (data / "own.txt").write_text("waa B-A\nwab O\n")
+    own = {"type": "tagging", "train": "own.txt", "dev": "own.txt"}
+    config, _, _ = write_run(data, {"task_names": ["own"], "tasks": {"own": own}})
+    folder = Path(config.trial_dir(1))
+    path = folder / "config.json"
+    stored = json.loads(path.read_text())
+    stored["tasks"]["own"] |= {"quoted": True, "scheme": "IOB2 PER_B 0"}
+    path.write_text(json.dumps(stored))
+    model = prediction.load_predictor(str(folder))
+    assert model.predict(["waa wab"])[0]["words"] == ["waa", "wab"]
