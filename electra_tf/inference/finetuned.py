@@ -354,20 +354,8 @@ class TaskPredictor(Predictor):
         return self._run(store)
 
 
-def predictor_of(
-    trained: FinetunedModel, folder: Path, name: str | None
-) -> TaskPredictor:
-    """The predictor for one of a trial's tasks; None: the first.
-
-    Raises `UserError` if only the trial names a module whose class is the task.
-    """
+def predictor_of(trained: FinetunedModel, folder: Path, name: str) -> TaskPredictor:
+    """The predictor for one of a trial's tasks; see `registry.make_task`."""
     config = trained.config
-    number = config.task_names.index(name) if name else 0
-    if name is None and ":" in config.task_names[0]:
-        raise UserError(
-            f"{folder}: its task {config.task_names[0]} is Python code, which is run "
-            "only if you name it by --task, --what or task=."
-        )
-    name = config.task_names[number]
     task = registry.make_task(name, config, trained.vocab, folder, reads_data=False)
-    return TaskPredictor(trained, task, number)
+    return TaskPredictor(trained, task, config.task_names.index(name))

@@ -224,8 +224,13 @@ def load(
                 f"{folder} has several tasks: {', '.join(names)}.\n"
                 "Name one: --task, or task= of electra_tf.load."
             )
+        if task is None and ":" in names[0]:
+            raise UserError(
+                f"{folder}: its task {names[0]} is Python code, which is run only if "
+                "you name it: --task, or task= of electra_tf.load."
+            )
         trained = finetuned.read_trial(folder, task, data_dir=data_dir)
-        return finetuned.predictor_of(trained, folder, task)
+        return finetuned.predictor_of(trained, folder, task or names[0])
     if saved := saved_model_in(folder):
         model = _read_saved_model(saved)
     else:

@@ -266,7 +266,10 @@ def _compare_with_peer(
 
     transformers.utils.logging.disable_progress_bar()
     model, loading = getattr(transformers, architecture).from_pretrained(
-        str(folder), output_loading_info=True, local_files_only=True
+        str(folder),
+        output_loading_info=True,
+        local_files_only=True,
+        attn_implementation="eager",  # config.json may name a program of the hub.
     )
     for kind in ("missing_keys", "mismatched_keys"):
         if loading[kind]:
