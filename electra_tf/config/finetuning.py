@@ -230,16 +230,24 @@ class FinetuningConfig(RunConfig):
 
     def raw_data_dir(self, task_name: str) -> str:
         """Where the data files of a task are."""
-        return fetch_once(os.path.join(self.data_dir, "finetuning_data", task_name))
+        return self.data_file(os.path.join("finetuning_data", task_name))
+
+    def data_file(self, name: str) -> str:
+        """Where a file or a folder below the data directory is."""
+        return fetch_once(os.path.join(self.data_dir, name))
 
     def trial_dir(self, trial: int) -> str:
         """The run directory of a trial; trials count from 1."""
         return f"{self.model_dir}_{trial}"
 
+    @property
+    def results_stem(self) -> str:
+        """The path of all results without its end."""
+        return os.path.splitext(self.results_txt)[0].removesuffix("_results")
+
     def beside_results(self, what: str, trial: int) -> str:
         """Where a trial's "predictions", "test_predictions" or "pictures" go."""
-        name = os.path.splitext(self.results_txt)[0].removesuffix("_results")
-        return os.path.join(f"{name}_{what}", f"trial_{trial}")
+        return os.path.join(f"{self.results_stem}_{what}", f"trial_{trial}")
 
     @classmethod
     def checked(cls, hparams: dict[str, Any], source: str) -> dict[str, Any]:

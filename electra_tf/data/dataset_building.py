@@ -174,7 +174,6 @@ def _write_manifest(
         )
     path = os.path.join(plan.folder, record_index.TOKEN_COUNTS)
     atomic_write(path, "".join(f"{count}\n" for count in tokens.tolist()))
-    remote.put(path)
     settings, stored = plan.settings, folder.state
     manifest = {
         "schema_version": SCHEMA_VERSION,
@@ -200,7 +199,7 @@ def _write_manifest(
         "settings": stored["settings"],
     }
     shards = [os.path.join(plan.folder, file["name"]) for file in files]
-    remote.put(record_index.write(sorted(shards)))
+    record_index.write(sorted(shards))
     folder.finish(manifest)
     print(shown(f"{plan.folder}: {_summary(manifest)}"), flush=True)
     for warning in _warnings(manifest, vocab):

@@ -28,6 +28,7 @@ from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.storage import remote
 from electra_tf.storage.files import atomic_write
 from electra_tf.storage.manifest import MANIFEST, read_json
+from electra_tf.storage.remote import expand
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 
 _INDEX_MAGIC = 0x31584449_41525445  # "ETRAIDX1"
@@ -90,6 +91,10 @@ class RecordIndex:
 
     def __len__(self) -> int:
         return int(self._first[-1])
+
+    def size_of(self, path: str) -> int:
+        """The bytes of a shard."""
+        return self._sizes[self.paths.index(path)]
 
     def locate(self, index: int) -> Location:
         """The place of record `index` (0..len - 1)."""
@@ -186,7 +191,6 @@ def write(paths: Sequence[str]) -> str:
     It contains no times, so it is reproducible and stays valid for copies. Raises
     `UserError` (73) on a failed write.
     """
-    paths = [remote.fetch(path) for path in paths]
     place = index_path(paths)
     table = _scan_all(paths, [(os.path.getsize(path), 0) for path in paths], False)
     atomic_write(place, table.tobytes())
@@ -255,10 +259,15 @@ def _crc(body: np.ndarray) -> int:
     return crc
 
 
+def file_beside(directory: str | os.PathLike, name: str) -> Path | None:
+    """A file in a directory of shards, if it is there."""
+    path = Path(remote.fetch_once(os.path.join(directory, name)))
+    return path if path.is_file() else None
+
+
 def read_manifest(directory: str | os.PathLike) -> dict | None:
     """The manifest of a directory of shards; None if there is none."""
-    path = Path(remote.fetch_once(os.path.join(directory, MANIFEST)))
-    if not path.is_file():
+    if not (path := file_beside(directory, MANIFEST)):
         return None
     advice = "Restore it or build the data again; without it shards are read as found."
     manifest = read_json(path, advice)
@@ -269,9 +278,8 @@ def read_manifest(directory: str | os.PathLike) -> dict | None:
 
 def manifest_sha256(pattern: str) -> dict[str, str]:
     """The hash of the manifests beside shards, as a setting; {} if there are none."""
-    names = (os.path.join(folder, MANIFEST) for folder in _folders_of(pattern))
-    manifests = [Path(remote.fetch_once(name)) for name in names]
-    found = b"".join(path.read_bytes() for path in manifests if path.is_file())
+    manifests = (file_beside(folder, MANIFEST) for folder in folders_of(pattern))
+    found = b"".join(path.read_bytes() for path in manifests if path)
     return {"data_manifest_sha256": hashlib.sha256(found).hexdigest()} if found else {}
 
 
@@ -283,7 +291,7 @@ def describe(data: str | list | dict) -> list[str]:
     """
     found = []
     for pattern in [data] if isinstance(data, str) else data:
-        sizes = [size for size, _ in remote.stats_of(remote.expand(pattern))]
+        sizes = [size for size, _ in remote.stats_of(expand(pattern))]
         weight = f", weight {data[pattern]}" if isinstance(data, dict) else ""
         found.append(f"{len(sizes)} files, {sum(sizes)} bytes{weight}")
     return found
@@ -294,7 +302,7 @@ def check_tokenizer(pattern: str, expected: TokenizerConfig) -> None:
 
     The model would later read text in another way than its training data.
     """
-    for folder in _folders_of(pattern):
+    for folder in folders_of(pattern):
         stored = (read_manifest(folder) or {}).get("tokenizer")
         config = TokenizerConfig(**stored) if stored else expected
         if config.equivalent(expected):
@@ -308,8 +316,9 @@ def check_tokenizer(pattern: str, expected: TokenizerConfig) -> None:
         )
 
 
-def _folders_of(pattern: str) -> list[str]:
-    return sorted({os.path.dirname(path) for path in remote.expand(pattern)})
+def folders_of(pattern: str) -> list[str]:
+    """The directories of the shards of a list of globs."""
+    return sorted({os.path.dirname(path) for path in expand(pattern)})
 
 
 # Token counts.
@@ -326,14 +335,15 @@ def count_tokens(input_ids: np.ndarray, input_mask: np.ndarray, vocab: Vocabular
 
 def token_count_files(pattern: str) -> list[str]:
     """The files of token counts beside the shards; `UserError` if one is missing."""
-    found = [os.path.join(folder, TOKEN_COUNTS) for folder in _folders_of(pattern)]
-    for path in found:
-        if not os.path.isfile(remote.fetch_once(path)):
+    folders = folders_of(pattern)
+    for folder in folders:
+        if not file_beside(folder, TOKEN_COUNTS):
             raise UserError(
-                f"{path} not found: this run needs the count of each token in the data."
-                "\nBuild the data again with build_pretraining_dataset.py."
+                f"{os.path.join(folder, TOKEN_COUNTS)} not found: this run needs the "
+                "count of each token in the data.\nBuild the data again with "
+                "build_pretraining_dataset.py."
             )
-    return found
+    return [os.path.join(folder, TOKEN_COUNTS) for folder in folders]
 
 
 def token_counts_of(pattern: str, vocab_size: int) -> np.ndarray:

@@ -331,8 +331,8 @@ def build(
         num_unused=num_unused + num_padding,
     )
     write_tokens(output, vocab.tokens)
-    remote.put(settings_path(output))
-    remote.put(output)
+    for path in (settings_path(output), output):
+        remote.put(path)
     return vocab, counts, num_padding
 
 

@@ -18,8 +18,7 @@ from electra_tf.finetune.task import TaskFacts
 from electra_tf.inference.finetuned import TaskPredictor, predictor_of, read_trial
 from electra_tf.paths import escape
 from electra_tf.storage.manifest import split_name
-from electra_tf.storage.remote import expand
-from electra_tf.storage.remote_run import bring_model
+from electra_tf.storage.mirror import bring_files, bring_model
 from electra_tf.text.vocabulary import resolve_settings
 
 _TRIAL = re.compile(r"_[0-9]+$")  # ends the name of its folder; a copy's goes on
@@ -77,7 +76,7 @@ def trial_dir_of(request: ExportRequest) -> Path:
     parent = Path(request.model_dir) / "finetuning_models"
     tasks = {
         path.parent: hparams_in(path.parent).get("task_names", [])
-        for path in map(Path, expand(f"{escape(str(parent))}/*/{CONFIG}"))
+        for path in map(Path, bring_files(f"{escape(str(parent))}/*/{CONFIG}"))
         if _TRIAL.search(path.parent.name)
     }
     found = [folder for folder, names in tasks.items() if request.what in names]

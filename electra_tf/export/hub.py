@@ -22,6 +22,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from electra_tf.config.pretraining import data_folder
+from electra_tf.data.record_index import file_beside, folders_of
 from electra_tf.errors import EXIT_CANNOT_WRITE, UserError, reason_of
 from electra_tf.export.request import ExportRequest
 from electra_tf.inference import html_report
@@ -30,8 +31,9 @@ from electra_tf.paths import joined
 from electra_tf.pretrain import history
 from electra_tf.pretrain.metrics import ALL_METRICS, Metric
 from electra_tf.storage.atomic_folder import atomic_folder
+from electra_tf.storage.files import names_below
 from electra_tf.storage.manifest import MANIFEST, format_of, read_json, verify_folder
-from electra_tf.storage.remote import expand, fetch_once, names_below
+from electra_tf.storage.mirror import bring_model
 
 if TYPE_CHECKING:
     from electra_tf.export.signatures import ExportedModel
@@ -87,7 +89,8 @@ def check(request: ExportRequest) -> None:
 
 def is_written(request: ExportRequest) -> bool:
     """Whether the directory holds an export of the format."""
-    return bool(_folders(request, Path(fetch_once(request.output_dir))))
+    bring_model(request.output_dir)
+    return bool(_folders(request, Path(request.output_dir)))
 
 
 def _folders(request: ExportRequest, directory: Path) -> list[Path]:
@@ -300,12 +303,10 @@ def _manifests(hparams, run_dir: Path, step: int) -> list[dict[str, Any] | None]
     found = []
     for part in history.started_phases(hparams, step):
         usual = data_folder(part, hparams.get("phases", []))
-        shards = expand(joined(part.get("pretrain_tfrecords") or ""))
-        folders = [Path(shard).parent for shard in shards]
-        folders = folders or [run_dir.parent.parent / usual]
-        found += [str(folder / MANIFEST) for folder in folders]
-    paths = [Path(fetch_once(path)) for path in dict.fromkeys(found)]
-    return [read_json(path) if path.is_file() else None for path in paths]
+        folders = folders_of(joined(part.get("pretrain_tfrecords") or ""))
+        found += folders or [str(run_dir.parent.parent / usual)]
+    paths = [file_beside(folder, MANIFEST) for folder in dict.fromkeys(found)]
+    return [read_json(path) if path else None for path in paths]
 
 
 def model_card(

@@ -21,8 +21,7 @@ from electra_tf.inference.finetuned import PROBLEMS
 from electra_tf.interop import verification
 from electra_tf.interop.checkpoint import HEADS, StoredModel, empty_pretrainer
 from electra_tf.paths import readable_by_tensorflow, shown
-from electra_tf.storage import remote
-from electra_tf.storage.atomic_folder import atomic_folders
+from electra_tf.storage.atomic_folder import atomic_folders, next_version
 from electra_tf.storage.manifest import verify_folder, write_manifest
 
 WHAT = {
@@ -136,18 +135,11 @@ def write_saved_models(
     Returns the directories.  Raises `UserError`: 73 when they cannot be written, 65
     if one does not compute the same as the model.
     """
-    finals = _next_version([Path(output_dir) / what for what in servables])
+    finals = next_version([Path(output_dir) / what for what in servables])
     with atomic_folders(finals) as folders:
         for (what, servable), folder in zip(servables.items(), folders, strict=True):
             fill_folder(folder, servable, source, what, exact.get(what))
     return finals
-
-
-def _next_version(bases: Sequence[Path]) -> list[Path]:
-    """A folder in each, numbered one above the highest number in any."""
-    names = [name for base in bases for name in remote.names_in(base)]
-    number = 1 + max((int(name) for name in names if name.isdecimal()), default=0)
-    return [base / str(number) for base in bases]
 
 
 def fill_folder(

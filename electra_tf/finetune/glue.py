@@ -19,9 +19,7 @@ from electra_tf.finetune.classification import InputExample, TextTask
 from electra_tf.finetune.inputs import Columns, Source, parquet_name, shown, text_fields
 from electra_tf.finetune.results import recorded_time
 from electra_tf.finetune.task import rounded
-from electra_tf.paths import escape
 from electra_tf.storage.files import atomic_write
-from electra_tf.storage.remote import expand, fetch
 from electra_tf.text import records
 
 
@@ -238,6 +236,15 @@ NAMES = tuple(name for task in GLUE.values() for name in task.submission.values(
 _WNLI_ROWS, _WNLI_CLASS = 146, "0"
 
 
+ARCHIVE = "GLUE_trial_"  # its name begins so
+_PREDICTIONS = "_test_predictions"
+
+
+def is_prediction(name: str) -> bool:
+    """Whether a file among results is of predictions on test sets."""
+    return name.partition("/")[0].endswith(_PREDICTIONS)
+
+
 def write_archive(results: Path, trial: int, log: Callable[[str], None]) -> Path | None:
     """Writes GLUE.zip from the predictions of the runs of a model.
 
@@ -249,8 +256,7 @@ def write_archive(results: Path, trial: int, log: Callable[[str], None]) -> Path
     """
     files = {}
     for name in NAMES:
-        pattern = f"*_test_predictions/trial_{trial}/{name}.tsv"
-        found = map(Path, map(fetch, expand(f"{escape(str(results))}/{pattern}")))
+        found = results.glob(f"*{_PREDICTIONS}/trial_{trial}/{name}.tsv")
         newest = max(found, key=lambda p: recorded_time(p.parent), default=None)
         if newest is None:
             log(f"No GLUE.zip of trial {trial} yet: {name} is missing.")
@@ -258,7 +264,7 @@ def write_archive(results: Path, trial: int, log: Callable[[str], None]) -> Path
         files[f"{name}.tsv"] = newest.read_bytes()
     rows = "".join(f"{row}\t{_WNLI_CLASS}\n" for row in range(_WNLI_ROWS))
     files["WNLI.tsv"] = f"index\tprediction\n{rows}".encode()
-    path = results / f"GLUE_trial_{trial}.zip"
+    path = results / f"{ARCHIVE}{trial}.zip"
     atomic_write(path, zipped(files))
     log(f"All files of GLUE (WNLI by its majority): {path}")
     return path

@@ -31,7 +31,6 @@ from electra_tf.storage import checkpoints
 from electra_tf.storage.checkpoints import as_text
 from electra_tf.storage.files import PARTIAL, atomic_write
 from electra_tf.storage.manifest import MANIFEST, facts_of, read_json
-from electra_tf.storage.remote import fetch, fetch_once, names_in, put
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 from electra_tf.train.curves import dress, new_figure, png_of, smooth
 from electra_tf.train.reporting import EVALUATIONS, read_metrics
@@ -155,11 +154,11 @@ class Results:
         """
         self.trials = self._read(self.json_path)
         alone = re.compile(rf"{re.escape(self.json_path.stem)}\.trial_\d+\.json")
-        for name in filter(alone.fullmatch, names_in(self.json_path.parent)):
-            self.trials |= self._read(self.json_path.with_name(name))
+        for path in sorted(self.json_path.parent.glob("*.json")):
+            if alone.fullmatch(path.name):
+                self.trials |= self._read(path)
 
     def _read(self, path: Path) -> dict[int, TrialResult]:
-        fetch(path)
         if not path.is_file():
             return {}
         content = read_json(path, "Move it away.")
@@ -192,12 +191,10 @@ class Results:
         }
         self._write_json(self.json_path, content)
         atomic_write(self.txt_path, self.text())
-        put(self.txt_path)
 
     def _write_json(self, path: Path, content: Any) -> None:
         text = json.dumps(finite(content), indent=2, allow_nan=False)
         atomic_write(path, shown(text) + "\n")
-        put(path)
 
     def _counted(self) -> list[TrialResult]:
         """The trials that were asked for, in their order."""
@@ -349,7 +346,7 @@ def write_record(folder: str, paths: Collection[str]) -> None:
 
 def recorded_time(folder: Path) -> datetime.datetime:
     """When the predictions in a folder were made; without a manifest long ago."""
-    path = Path(fetch(folder / MANIFEST))
+    path = folder / MANIFEST
     made = read_json(path)["created"] if path.is_file() else "1970-01-01T00:00:00Z"
     return datetime.datetime.fromisoformat(made)
 
@@ -362,7 +359,7 @@ def hparams_in(folder: Path) -> dict[str, Any]:
 
     Raises `UserError`: 65 for a file that cannot be read, 2 naming an unknown hparam.
     """
-    path = Path(fetch_once(str(folder / CONFIG)))
+    path = folder / CONFIG
     content = read_json(path) if path.is_file() else {}
     if content.get("task_names"):
         FinetuningConfig.checked(content, str(path))
@@ -376,7 +373,8 @@ def check_is_free(folder: str) -> None:
     A trial's folder is removed as a whole if it is not kept.
     """
     left = ("run.lock", PARTIAL)  # by one that did not come as far as its hparams
-    others = [n for n in names_in(folder) if not any(sign in n for sign in left)]
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    others = [name for name in names if not any(sign in name for sign in left)]
     if others and not hparams_in(Path(folder)):
         raise UserError(
             f"{folder} is to be the folder of a trial, but holds {others[0]!r} and no "

@@ -6,6 +6,7 @@ TensorFlow is imported after everything that can be checked without it.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import sys
@@ -23,9 +24,8 @@ from electra_tf.finetune.task import Task
 from electra_tf.interop import checkpoint, readers
 from electra_tf.interop.checkpoint import FINETUNE, CheckpointInfo
 from electra_tf.processes import Commands, run_commands
-from electra_tf.storage import remote
 from electra_tf.storage.files import check_place
-from electra_tf.storage.remote_run import remove_run
+from electra_tf.storage.mirror import Mirror, Outputs
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 from electra_tf.train.supervisor import StopRequest, leave_at_once
 
@@ -69,7 +69,20 @@ def run(flags: Flags, console: Console) -> int:
     """Checks and reads all that the run needs, then makes its trials."""
     config, source = resolve(flags, console)
     check_place(os.path.dirname(config.results_txt))
-    remote.check_writable(os.path.dirname(config.results_txt))
+    folder, name = os.path.split(config.results_stem)
+    with Outputs(folder, name, glue.ARCHIVE) as outputs:
+        outputs.bring()
+        return run_in(outputs, flags, config, source, console)
+
+
+def run_in(
+    outputs: Outputs,
+    flags: Flags,
+    config: FinetuningConfig,
+    source: CheckpointInfo | None,
+    console: Console,
+) -> int:
+    """`run`, with the results of earlier starts in their place."""
     check_trial_places(config)
     check_flags(flags, config)
     vocab = Vocabulary.load(config.vocab_file)
@@ -107,7 +120,7 @@ def run(flags: Flags, console: Console) -> int:
 
     with StopRequest() as stop:
         run = Run(config, vocab, tasks, source, placement, console, stop)
-        return run_trials(run, results)
+        return run_trials(run, results, outputs)
 
 
 def resolve(
@@ -163,9 +176,8 @@ def hparams_of(
         found["vocab_file"] = os.path.abspath(theirs)
         log(f"Note: {vocab_file} does not exist; the vocabulary is {theirs}.")
     words = explicit.get("vocab_file") or found.get("vocab_file") or vocab_file
-    words = remote.fetch_once(words)
-    if "do_lower_case" not in explicit and os.path.isfile(words):
-        model.check_casing(Vocabulary.load(words))
+    if "do_lower_case" not in explicit and (vocab := Vocabulary.load_if_there(words)):
+        model.check_casing(vocab)
     return found
 
 
@@ -303,15 +315,12 @@ def prepare_devices(config: FinetuningConfig, console: Console):
     return placement
 
 
-def run_trials(run: Run, results: files.Results) -> int:
+def run_trials(run: Run, results: files.Results, outputs: Outputs) -> int:
     """Makes the trials that are not made yet and shows them; returns the exit code."""
     from electra_tf.finetune import trial as finetuning
 
     config, log = run.config, run.console.log
     for_glue = any(task.name in glue.GLUE for task in run.tasks)
-    folder = Path(config.results_txt).parent
-    # Other files there may be copies of files that other runs write.
-    own = (Path(config.results_txt).stem.removesuffix("_results"), "GLUE_trial_")
     for trial in [results.only] if results.only else numbers(config):
         done = results.trials.get(trial) if config.do_train and config.do_eval else None
         if done:
@@ -320,24 +329,29 @@ def run_trials(run: Run, results: files.Results) -> int:
                 files.write_pictures(config, done, log)
             if not finetuning.lacks_test_outputs(config, done, run.tasks):
                 continue
-        try:
-            run.check_stop()
-            run.console.heading(f"Trial {trial} of {config.num_trials}")
-            result = finetuning.run_trial(run, trial, done)
-        except finetuning.Interrupted:
-            log("Run the same command again to continue.")
-            return EXIT_PREEMPTED
-        if config.do_eval:
-            results.add(result)
-        if result.test_outputs and for_glue:
-            glue.write_archive(folder, trial, log)
-        if config.write_pictures and not done:
-            files.write_pictures(config, result, log)
-        written = [n for n in remote.names_below(folder) if n.startswith(own)]
-        remote.put(folder, written)
-        is_kept = config.keep_all_models or trial == 1 or not config.do_train
-        if trial in results.trials and not is_kept:
-            remove_run(config.trial_dir(trial))
+        place, nothing = config.trial_dir(trial), contextlib.nullcontext()
+        # Others keep out until the results are written, and the folder perhaps removed.
+        with Mirror(place, keep=1, log=log) if config.do_train else nothing as folder:
+            try:
+                run.check_stop()
+                if folder:
+                    files.check_is_free(place)
+                run.console.heading(f"Trial {trial} of {config.num_trials}")
+                result = finetuning.run_trial(run, trial, folder, done)
+            except finetuning.Interrupted:
+                log("Run the same command again to continue.")
+                return EXIT_PREEMPTED
+            if config.do_eval:
+                results.add(result)
+            if result.test_outputs and for_glue:
+                outputs.bring(glue.is_prediction)
+                glue.write_archive(Path(config.results_txt).parent, trial, log)
+            if config.write_pictures and not done:
+                files.write_pictures(config, result, log)
+            outputs.upload()
+            is_kept = config.keep_all_models or trial == 1
+            if folder and trial in results.trials and not is_kept:
+                folder.remove()
     if results.trials and not results.only:
         show(results, config, run.console)
     return EXIT_OK

@@ -26,7 +26,6 @@ from electra_tf.finetune.inputs import Input, Source
 from electra_tf.storage.checkpoints import as_text, differences
 from electra_tf.storage.files import atomic_write
 from electra_tf.storage.manifest import sha256
-from electra_tf.storage.remote import fetch_once
 from electra_tf.text.records import json_line
 from electra_tf.text.tokenization import Tokenizer
 
@@ -191,8 +190,7 @@ class Task(ABC):
 
     def path(self, split: str) -> Path:
         """The file of a split: that of the description, if the task has one."""
-        path = os.path.join(self.config.data_dir, self.description[split])
-        return Path(fetch_once(path))
+        return Path(self.config.data_file(self.description[split]))
 
     def is_there(self, split: str) -> bool:
         """Whether there are data of a split."""

@@ -34,10 +34,8 @@ from electra_tf.interop import readers
 from electra_tf.interop.checkpoint import FINETUNE, CheckpointInfo
 from electra_tf.paths import shown
 from electra_tf.storage.checkpoints import Checkpoints, StoredTensors, as_text
-from electra_tf.storage.lock import Lock
 from electra_tf.storage.manifest import CheckpointManifest
-from electra_tf.storage.remote import fetch, put_folder
-from electra_tf.storage.remote_run import RunFolder
+from electra_tf.storage.mirror import Mirror
 from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.train import loop, optimization
 from electra_tf.train import step as training_step
@@ -84,25 +82,27 @@ def seed_of(config: FinetuningConfig, trial: int) -> int:
 
 
 def run_trial(
-    run: Run, trial: int, done: files.TrialResult | None = None
+    run: Run,
+    trial: int,
+    folder: Mirror | None = None,
+    done: files.TrialResult | None = None,
 ) -> files.TrialResult:
     """Trains, or loads, one trial; scores it and predicts its test sets.
 
     Args:
+      folder: of the trial, if it is trained.
       done: its result, where only predictions on test sets are missing.
 
     Raises `Interrupted` after SIGTERM or SIGINT, with the training saved; `UserError`
     if the model of a finished trial was not kept.
     """
     config, seed = run.config, seed_of(run.config, trial)
-    place, log = config.trial_dir(trial), run.console.log
     if done:
-        check_trained_for(place, run.tasks)
+        check_trained_for(config.trial_dir(trial), run.tasks)
     keras.backend.clear_session()
     steps, seconds, origin = 0, 0.0, None
-    if config.do_train and not done:
-        with Lock(place) as lock, RunFolder(place, lock, keep=1, log=log) as folder:
-            model, steps, seconds = _train(run, trial, lock, folder)
+    if folder and not done:
+        model, steps, seconds = _train(run, trial, folder)
     else:
         model, origin = _load(run, trial, None if done else run.source)
     times = {"train": round(seconds, 1)}
@@ -125,7 +125,7 @@ def lacks_test_outputs(
     if not _wants_test_outputs(config, result.trial):
         return False
     written = result.test_outputs
-    there = written and all(os.path.isfile(fetch(path)) for path in written)
+    there = written and all(map(os.path.isfile, written))
     return not there or result.test_data not in ({}, _test_data(tasks))
 
 
@@ -151,7 +151,6 @@ def _evaluate(run: Run, model, result: files.TrialResult) -> None:
         run.console.log(f"{name}: {files.scores_text(result.scores[name])}")
         if len(scorer) > 1 and scorer.is_degenerate:
             result.degenerate.append(name)
-    put_folder(directory)
     run.console.log(f"Predictions of trial {result.trial}: {directory}")
     result.seconds["evaluate"] = round(time.monotonic() - started, 1)
 
@@ -165,7 +164,6 @@ def _with_test_outputs(run: Run, model, result: files.TrialResult) -> files.Tria
         run.console.log(f"Predictions on {name}: {directory}")
     if paths:
         files.write_record(directory, paths)
-        put_folder(directory)
     return result._replace(test_outputs=paths, test_data=_test_data(run.tasks))
 
 
@@ -252,7 +250,7 @@ def _check_is_same(checkpoints: Checkpoints, saved: CheckpointManifest) -> None:
     checkpoints.check_identity(saved)
 
 
-def _train(run: Run, trial: int, lock: Lock, bucket: RunFolder):
+def _train(run: Run, trial: int, mirror: Mirror):
     """Trains up to the end: (model, steps, seconds)."""
     config, console, folder = run.config, run.console, run.config.trial_dir(trial)
     store = preprocessing.features(config, run.tasks, "train", True)
@@ -269,7 +267,7 @@ def _train(run: Run, trial: int, lock: Lock, bucket: RunFolder):
         "log": console.log,
     }
     checkpoints = Checkpoints(
-        place, before_save=lock.check, after_save=bucket.upload, **facts
+        place, before_save=mirror.check, after_save=mirror.upload, **facts
     )
     if saved := checkpoints.newest_intact():
         _check_is_same(checkpoints, saved)

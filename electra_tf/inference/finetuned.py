@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import os
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -39,8 +38,7 @@ from electra_tf.interop.huggingface import ARCHITECTURES
 from electra_tf.interop.networks import CLASSIFIER, EMBEDDINGS, TEXT_CLASSIFIER, Network
 from electra_tf.storage import checkpoints
 from electra_tf.storage.manifest import MANIFEST, read_json
-from electra_tf.storage.remote import fetch_once
-from electra_tf.storage.remote_run import bring_model
+from electra_tf.storage.mirror import bring_model
 from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import Vocabulary
 
@@ -228,7 +226,7 @@ def _vocabulary(folder: Path, hparams: dict[str, Any], default: str) -> str:
     """The vocabulary of a trial's hparams, or the default one if it is missing."""
     stored = hparams.get("vocab_file", default)
     for path in (stored, default):
-        if os.path.isfile(fetch_once(path)):
+        if Vocabulary.load_if_there(path):
             return path
     raise UserError(
         f"{stored}, the vocabulary of {folder}, does not exist.\nName its place: "

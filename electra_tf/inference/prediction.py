@@ -22,7 +22,7 @@ from electra_tf.inference.model import Model, Predictor, plain
 from electra_tf.inference.scoring import chunks
 from electra_tf.paths import local_of, readable_by_tensorflow
 from electra_tf.storage.manifest import saved_model_in, verify_folder
-from electra_tf.storage.remote_run import bring_model
+from electra_tf.storage.mirror import bring_model
 from electra_tf.text.tokenization import Tokenizer, encoded
 from electra_tf.text.vocabulary import Vocabulary
 

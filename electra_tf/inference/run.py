@@ -18,8 +18,8 @@ from electra_tf import paths
 from electra_tf.config.run import run_directory
 from electra_tf.errors import EXIT_FLAGS, UserError
 from electra_tf.storage.files import line_writer
-from electra_tf.storage.remote import check_writable, fetch, put
-from electra_tf.storage.remote_run import bring_model
+from electra_tf.storage.mirror import Outputs, bring_model
+from electra_tf.storage.remote import fetch
 from electra_tf.text import units
 from electra_tf.text.corpus import standard_input
 from electra_tf.text.records import json_line
@@ -53,22 +53,22 @@ def run(command: str, flags: FlagValues, beam_args: str | None) -> None:
         if path := getattr(given, name):
             fetch(path)
     if given.output is not None:
-        check_writable(os.path.dirname(given.output))
         _check_not_read(given)
     if given.output_dir is not None:
         _write_shards(command, given, beam_args)
         return
     _check_input(command, given)
-    output = given.output
-    if command == "report":
-        output = report(given)
-    else:
+    if command == "report" and not given.output:
+        given.output = os.path.join(_model(given), "report.html")
+    folder, name = os.path.split(given.output or "")
+    with Outputs(folder, name):
+        if command == "report":
+            report(given)
+            return
         commands = {f.__name__: f for f in (detect, score, rerank, predict)}
-        with line_writer(output) as write:
+        with line_writer(given.output) as write:
             for line in commands[command](given):
                 write(line)
-    if output:
-        put(output)
 
 
 def detect(given) -> Iterator[str]:
@@ -95,8 +95,8 @@ def _set_mask_prob(model, given) -> None:
         model.config = dataclasses.replace(model.config, mask_prob=given.mask_prob)
 
 
-def report(given) -> str:
-    """Writes an HTML page about a run; returns its path."""
+def report(given) -> None:
+    """Writes an HTML page about a run."""
     from electra_tf.inference import detection, html_report, pretrained_model
 
     folder = Path(_model(given))
@@ -107,10 +107,8 @@ def report(given) -> str:
         model = pretrained_model.load(folder)
         _set_mask_prob(model, given)
         passages = list(detection.detect(model, _texts(given), given.seed))
-    output = given.output or os.path.join(folder, "report.html")
-    html_report.write_report(folder, passages, output)
-    print(paths.shown(f"Written to {output}"))
-    return output
+    html_report.write_report(folder, passages, given.output)
+    print(paths.shown(f"Written to {given.output}"))
 
 
 def score(given) -> Iterator[str]:

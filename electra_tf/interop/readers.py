@@ -28,8 +28,8 @@ from electra_tf.paths import local_of
 from electra_tf.pretrain import history
 from electra_tf.storage import manifest
 from electra_tf.storage.checkpoints import Checkpoints
+from electra_tf.storage.mirror import bring_model
 from electra_tf.storage.remote import fetch_once
-from electra_tf.storage.remote_run import bring_model
 from electra_tf.text.vocabulary import read_settings, recorded_settings
 
 WRITERS = {

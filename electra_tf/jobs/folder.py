@@ -19,9 +19,10 @@ from typing import Any
 from electra_tf.errors import UserError
 from electra_tf.storage import remote
 from electra_tf.storage.checkpoints import as_text, differences
-from electra_tf.storage.files import PARTIAL, atomic_write
-from electra_tf.storage.lock import NAME, Lock
+from electra_tf.storage.files import PARTIAL, atomic_write, names_below
+from electra_tf.storage.lock import is_of_lock
 from electra_tf.storage.manifest import MANIFEST, read_json
+from electra_tf.storage.mirror import Mirror
 
 STATE = "job.json"  # until there is a manifest
 OWN = ".job"  # a folder inside the job's, removed at the end
@@ -68,7 +69,11 @@ class JobFolder:
                     os.unlink(name)
 
     def finish(self, manifest: dict[str, Any]) -> None:
-        """Writes the manifest, and removes what only the unfinished job needed."""
+        """Writes the manifest, and removes what only the unfinished job needed.
+
+        All other files are in the bucket before the manifest is.
+        """
+        remote.put(self.path, [n for n in names_below(self.path) if not is_of_lock(n)])
         self.write(MANIFEST, manifest)
         self._remove([])
 
@@ -78,11 +83,11 @@ class JobFolder:
         self._remove([f["name"] for record in records for f in record["files"]])
 
     def _remove(self, names: list[str]) -> None:
+        own = os.path.join(self.path, OWN)
         names = [*names, STATE]
-        if remote.is_remote(self.path):
-            own = [n for n in remote.listing(self.path) if n.startswith(f"{OWN}/")]
-            remote.remove(self.path, [*own, *names])
-        shutil.rmtree(os.path.join(self.path, OWN), ignore_errors=True)
+        records = [os.path.join(OWN, name) for name in names_below(own)]
+        remote.remove(self.path, [*records, *names])
+        shutil.rmtree(own, ignore_errors=True)
         for name in names:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(self.path, name))
@@ -107,11 +112,8 @@ def opened(
         remote.fetch(os.path.join(path, MANIFEST))
         yield JobFolder(path, settings, sizes)
         return
-    is_remote = remote.is_remote(path)
-    with Lock(path, flag):
-        # Before this nothing may be read, brought or removed: it may be another's.
-        if is_remote:
-            remote.bring(path, lambda n: not n.startswith(NAME), is_writer=True)
+    # Before this nothing may be read, brought or removed: it may be another's.
+    with Mirror(path, flag=flag):
         yield JobFolder(path, settings, _sizes(path))
 
 
@@ -136,13 +138,8 @@ def read_record(path: str, name: str, number: int) -> dict[str, Any] | None:
 
 def _sizes(path: str) -> dict[str, int]:
     """The files in a folder, here or in a bucket, but for those of its locks."""
-    if remote.is_remote(path):
-        sizes = {n: facts["size"] for n, facts in remote.listing(path).items()}
-    else:
-        places = {n: os.path.join(path, n) for n in remote.names_in(path)}
-        is_file = os.path.exists  # a link may be broken
-        sizes = {n: is_file(p) and os.path.getsize(p) for n, p in places.items()}
-    return {n: size for n, size in sizes.items() if not n.startswith(NAME)}
+    sizes = remote.sizes_in(path)
+    return {n: size for n, size in sizes.items() if not is_of_lock(n)}
 
 
 def _state(

@@ -112,8 +112,8 @@ def _execute(
         for place in places:
             os.replace(os.path.join(temporary, os.path.basename(place)), place)
         sync_directory(folder)
-        for place in [*places, path]:
-            remote.put(place)
+        made = [os.path.relpath(place, folder) for place in [*places, path]]
+        remote.put(folder, made)
     except OSError as e:
         raise cannot_write(folder, e) from None
     finally:

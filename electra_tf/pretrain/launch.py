@@ -18,9 +18,7 @@ from electra_tf.console import Console
 from electra_tf.data import record_index
 from electra_tf.pretrain import shards
 from electra_tf.storage.checkpoints import Checkpoints
-from electra_tf.storage.lock import Lock
-from electra_tf.storage.remote import check_writable
-from electra_tf.storage.remote_run import RunFolder
+from electra_tf.storage.mirror import Mirror, Outputs
 from electra_tf.text import word_list
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 from electra_tf.train.supervisor import Cluster, StopRequest, leave_at_once
@@ -52,14 +50,12 @@ def main(
     chief = cluster.is_chief
     console = Console(silent=not chief)
     writes = config.do_train and chief and not dry_run
-    lock = Lock(config.model_dir)
-    folder = RunFolder(
-        config.model_dir, lock if writes else None, keep=config.keep_checkpoint_max
-    )
+    folder = Mirror(config.model_dir, writes, keep=config.keep_checkpoint_max)
+    results = Path(config.results_txt)
 
     def before_save() -> None:
         """Updates the config.json beside the checkpoints."""
-        lock.check()
+        folder.check()
         path = Path(config.model_dir) / "config.json"
         start = {"init_checkpoint": checkpoints.settings["init_checkpoint"]}
         dataclasses.replace(config, **start).save(str(path))
@@ -74,12 +70,11 @@ def main(
         after_save=folder.upload,
         log=console.log,
     )
-    if config.do_eval and chief and not dry_run:
-        check_writable(Path(config.results_txt).parent)
     nothing = contextlib.nullcontext()
+    has_results = config.do_eval and chief and not dry_run
     with (
+        Outputs(results.parent, results.stem) if has_results else nothing,
         leave_at_once() if config.do_train else nothing,
-        lock if writes else nothing,
         folder if chief else nothing,
     ):
         start = find_start(config, vocab, checkpoints, console.log, is_chief=chief)

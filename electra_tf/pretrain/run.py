@@ -30,7 +30,6 @@ from electra_tf.pretrain.pretrain_data import RunData
 from electra_tf.pretrain.pretraining import TrainablePretrainer, build_pretrainer
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.manifest import code_sha256, installed_versions
-from electra_tf.storage.remote import expand, put
 from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.train import curves, distribution, loop, optimization, reporting
 from electra_tf.train.distribution import Placement
@@ -188,8 +187,6 @@ def evaluate(run: Run, start) -> int:
             eval_batch_size=config.eval_batch_size,
             seconds=round(time.time() - started, 1),
         )
-        put(config.results_txt)
-        put(config.results_json)
         console.log(f"Written to {config.results_txt} and {config.results_json}")
     return EXIT_OK
 
@@ -314,7 +311,7 @@ def has_learned(config: PretrainingConfig, place: str | list | dict) -> bool:
 @functools.cache
 def _expanded(pattern: str) -> tuple[str, ...]:
     # The files of a finished phase may be gone.
-    return tuple(map(os.path.realpath, expand(pattern))) or (pattern,)
+    return tuple(map(os.path.realpath, record_index.expand(pattern))) or (pattern,)
 
 
 def _train_phase(run: Run, phase: Phase, stop: StopRequest) -> bool:

@@ -12,7 +12,6 @@ from electra_tf.data import record_index
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.jobs.folder import STATE
 from electra_tf.paths import escape, globs_in, joined
-from electra_tf.storage.remote import expand, fetch_once, is_remote, stats_of
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 
 
@@ -39,7 +38,7 @@ def check_tokenizers(phases: Sequence[Phase], ours: TokenizerConfig) -> None:
 def find_shards(pattern: str) -> list[str]:
     """The files that a comma-separated list of globs names, sorted; at least one."""
     # One file may be named in several ways.
-    paths = {p if is_remote(p) else os.path.abspath(p): p for p in expand(pattern)}
+    paths = {os.path.abspath(path): path for path in record_index.expand(pattern)}
     if paths:
         return sorted(paths.values())
     raise UserError(
@@ -59,7 +58,7 @@ def check_manifests(
     for folder in sorted({os.path.dirname(os.path.abspath(path)) for path in paths}):
         manifest = record_index.read_manifest(folder)
         if manifest is None:
-            if os.path.exists(fetch_once(os.path.join(folder, STATE))):
+            if record_index.file_beside(folder, STATE):
                 raise UserError(
                     f"the data set in {folder} is not finished: its build was "
                     "interrupted.\nRun the same build_pretraining_dataset.py command "
@@ -103,7 +102,7 @@ def check_counts(
             continue
         problem = f"{path}: {count} of {entry['examples']} records can be read"
         if not skip_damaged:
-            [(size, _)] = stats_of([path])
+            size = index.size_of(path)
             raise UserError(
                 f"{problem}: it ends after record {count} at byte {size}.\n"
                 "Restore the file, or build the data again.",

@@ -41,6 +41,13 @@ def check_free(output_dir: str | os.PathLike, to_bucket: bool = True) -> None:
         shutil.rmtree(path, ignore_errors=True)  # an outdated copy
 
 
+def next_version(bases: Sequence[Path]) -> list[Path]:
+    """A folder in each, numbered one above the highest number in any."""
+    names = [name for base in bases for name in remote.names_in(base)]
+    number = 1 + max((int(name) for name in names if name.isdecimal()), default=0)
+    return [base / str(number) for base in bases]
+
+
 @contextlib.contextmanager
 def atomic_folder(
     output_dir: str | os.PathLike, to_bucket: bool = True

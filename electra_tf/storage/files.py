@@ -62,6 +62,15 @@ def open_own(path: str | os.PathLike, mode: str) -> IO[Any]:
     return open(path, mode, opener=opener)
 
 
+def names_below(folder: str | os.PathLike) -> list[str]:
+    """The files below a folder; not those in folders of interrupted writes."""
+    found = []
+    for directory, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.endswith(PARTIAL)]
+        found += [os.path.join(directory, name) for name in files]
+    return sorted(os.path.relpath(path, folder) for path in found)
+
+
 def sync_directory(directory: str | os.PathLike) -> None:
     """Makes renames in `directory` durable."""
     descriptor = os.open(directory, os.O_RDONLY)

@@ -28,6 +28,11 @@ BEAT_SECONDS = 10.0
 EXPIRY_SECONDS = 60.0
 
 
+def is_of_lock(name: str) -> bool:
+    """Whether a file or an object of a directory is its lock's."""
+    return name.startswith(NAME)
+
+
 class Lock:
     """The right to write into a directory, as a context manager.
 
@@ -41,7 +46,12 @@ class Lock:
 
     Args:
       flag: the flag that chooses another directory, for messages.
+
+    Attributes:
+      removes_folder: whether the directory, which is empty then, is removed at the end.
     """
+
+    removes_folder = False
 
     def __init__(self, directory: str | os.PathLike, flag: str = "--model-name"):
         self.path = Path(directory) / NAME
@@ -95,10 +105,12 @@ class Lock:
 
     def __exit__(self, *_) -> None:
         if self._bucket:
-            self._bucket.release()
+            self._bucket.release(self.removes_folder)
         if self._is_in_place():
             with contextlib.suppress(OSError):
                 self.path.unlink()  # a process that has opened it opens it again
+                if self.removes_folder:
+                    self.path.parent.rmdir()
         self._release()
 
     def check(self) -> None:
@@ -172,11 +184,14 @@ class _BucketLock:
         with remote.opened(self._directory, writes=True):
             return max(self._numbers(), default=0) == self._number
 
-    def release(self) -> None:
+    def release(self, removes: bool) -> None:
+        """Frees the lock for others; `removes` its object as well."""
         self._ended.set()
         self._thread.join()
         with contextlib.suppress(Exception):  # Of any store; the lock expires.
-            if self.is_held():
+            if self.is_held() and removes:
+                self._store.rm_file(self._key(self._number))
+            elif self.is_held():
                 self._write(self._number, {"released": True})
 
     def last(self) -> tuple[int, dict[str, Any]]:

@@ -30,7 +30,14 @@ from electra_tf.errors import (
     reason_of,
 )
 from electra_tf.paths import cache_root, globs_in, url_of
-from electra_tf.storage.files import PARTIAL, atomic_write, flock, open_own, replacing
+from electra_tf.storage.files import (
+    PARTIAL,
+    atomic_write,
+    flock,
+    names_below,
+    open_own,
+    replacing,
+)
 
 # s3fs retries by itself. A cached listing would hide what others write.
 _BOTO = {
@@ -117,8 +124,16 @@ def listing(path: str | os.PathLike) -> dict[str, dict[str, Any]]:
         if not found and "/" not in key and not store.exists(key):
             raise FileNotFoundError("the bucket does not exist")
     files = {name.lstrip("/"): i for name, i in found.items() if name[-1] != "/"}
+    _check_names(files)
     found = {name.removeprefix(key): i for name, i in files.items()}
     return {n.lstrip("/"): i for n, i in found.items() if not n or n[0] == "/"}
+
+
+def _check_names(keys: Iterable[str]) -> None:
+    """Raises `UserError` for a key whose copy would lie outside of its folder."""
+    for key in keys:
+        if ".." in key.split("/"):
+            raise UserError(f"the bucket has the key {key!r}: rename it, .. leads out.")
 
 
 def version_of(facts: dict[str, Any]) -> str:
@@ -134,6 +149,15 @@ def names_in(folder: str | os.PathLike) -> list[str]:
     return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
 
 
+def sizes_in(folder: str | os.PathLike) -> dict[str, int]:
+    """Name -> bytes of what is in a folder; in a bucket of all objects below it."""
+    if is_remote(folder):
+        return {name: facts["size"] for name, facts in listing(folder).items()}
+    places = {name: os.path.join(folder, name) for name in names_in(folder)}
+    # A link may be broken.
+    return {n: os.path.exists(p) and os.path.getsize(p) for n, p in places.items()}
+
+
 def expand(globs: str) -> list[str]:
     """The files that a comma-separated list of globs names, sorted; none is fetched."""
     paths = set()
@@ -144,6 +168,7 @@ def expand(globs: str) -> list[str]:
                 place = part.removesuffix(pattern)
                 found = store.glob(pattern, detail=True).values()
                 names = {i["name"].lstrip("/") for i in found if i["type"] == "file"}
+                _check_names(names)
                 paths |= {place + name for name in names if name[-1] != "/"}
         else:
             paths |= {path for path in glob.glob(part) if os.path.isfile(path)}
@@ -188,6 +213,7 @@ def bring(
     scope: Callable[[str], bool] = lambda name: True,
     wanted: Callable[[dict[str, Any]], Iterable[str]] = lambda there: there,
     is_writer: bool = False,
+    keeps_own: bool = False,
 ) -> list[str]:
     """Downloads objects to the cache; returns the names in the bucket.
 
@@ -198,6 +224,7 @@ def bring(
       scope: which names, relative to a folder, are looked at at all.
       wanted: the names to download, of those in the bucket.
       is_writer: whether this process writes there.
+      keeps_own: whether local files stay that are new, or have changed since.
     """
     path = path.rstrip("/")
     with _state_of(path) as state:
@@ -206,14 +233,21 @@ def bring(
         there = {n: facts for n, facts in listing(path).items() if scope(n)}
         # Copies of removed objects, and a run's files that were not uploaded, go.
         names = {name for name in state if scope(name)}
-        with contextlib.suppress(OSError):
+        if not keeps_own and os.path.isdir(path):
             names |= {e.name for e in os.scandir(path) if e.is_file() and scope(e.name)}
         for name in names - set(there):
             state.pop(name, None)
             if not name.startswith(_LOCAL_ONLY):
                 with contextlib.suppress(OSError):
                     os.unlink(_place_of(path, name))
-        due = [n for n in wanted(there) if state.get(n) != _facts(path, n, there[n])]
+
+        def is_due(name: str) -> bool:
+            stored, current = state.get(name, []), _facts(path, name, there[name])
+            if keeps_own and current[-1]:
+                return stored[:2] != current[:2]
+            return stored != current
+
+        due = list(filter(is_due, wanted(there)))
         with ThreadPoolExecutor(_THREADS) as pool:
             moves = [(path, name, there[name], state) for name in due]
             list(pool.map(lambda move: _bring(*move), moves))
@@ -402,15 +436,6 @@ def put_folder(path: str | os.PathLike, last: str = "") -> None:
         put(path, names)
 
 
-def names_below(folder: str | os.PathLike) -> list[str]:
-    """The files below a folder; not those in folders of interrupted writes."""
-    found = []
-    for directory, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if not name.endswith(PARTIAL)]
-        found += [os.path.join(directory, name) for name in files]
-    return sorted(os.path.relpath(path, folder) for path in found)
-
-
 def has_changed(path: str, name: str) -> bool:
     """Whether a copy has changed since its upload or download."""
     with _state_of(path) as state:
@@ -418,7 +443,9 @@ def has_changed(path: str, name: str) -> bool:
 
 
 def remove(path: str | os.PathLike, names: Iterable[str]) -> None:
-    """Removes objects below a path in a bucket, one after the other."""
+    """Removes objects below a path, one after the other; a no-op for local paths."""
+    if not is_remote(path):
+        return
     with opened(path, writes=True) as (store, key):
         for name in names:
             with contextlib.suppress(FileNotFoundError):

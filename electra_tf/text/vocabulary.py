@@ -108,6 +108,11 @@ class Vocabulary:
         path = os.fspath(path)
         return cls(_read_tokens(path), path)
 
+    @classmethod
+    def load_if_there(cls, path: str | os.PathLike) -> Vocabulary | None:
+        """As `load`; None where there is no file."""
+        return cls.load(path) if os.path.isfile(fetch_once(os.fspath(path))) else None
+
     def __repr__(self) -> str:
         return f"Vocabulary({len(self.tokens):,} tokens, {self.path!r})"
 
@@ -303,9 +308,8 @@ def read_settings(vocab: Vocabulary | str | os.PathLike) -> TokenizerConfig | No
     for damaged settings, settings of other tokens, and unsupported tokenizers.
     """
     if not isinstance(vocab, Vocabulary):
-        if not os.path.isfile(fetch_once(os.fspath(vocab))):
+        if (vocab := Vocabulary.load_if_there(vocab)) is None:
             return None
-        vocab = Vocabulary.load(vocab)
     path = fetch_once(settings_path(vocab.path))
     if not os.path.exists(path):
         return settings_in_file(fetch_once(vocab.path))

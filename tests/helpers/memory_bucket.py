@@ -4,7 +4,7 @@
 import fsspec
 
 from electra_tf import paths
-from electra_tf.storage import remote, remote_run
+from electra_tf.storage import mirror, remote
 
 
 def empty(tmp_path, monkeypatch):
@@ -20,7 +20,7 @@ def empty(tmp_path, monkeypatch):
 def forget_answers():
     """As a new process, which asks the store again."""
     remote.fetch_once.cache_clear()
-    remote_run._bring_model.cache_clear()
+    mirror._bring_model.cache_clear()
 
 
 def place(key):

@@ -181,7 +181,7 @@ def test_a_second_start_touches_nothing(folder, tmp_path, monkeypatch):
             with monkeypatch.context() as patch:
                 patch.setenv("ELECTRA_TF_CACHE", str(tmp_path / "another"))
                 # The first is refreshed every 10 seconds.
-                patch.setattr(lock, "_wait_for", lambda take, _: take(0.0) is None)
+                patch.setattr(lock._BucketLock, "_wait", lambda _: False)
                 place = memory_bucket.place("folder")
                 check_is_refused(place, 75, "another --output-dir")
     letters.build(folder)

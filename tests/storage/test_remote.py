@@ -61,6 +61,18 @@ def test_a_copy_follows_the_bucket(memory):
     assert Path(remote.fetch(f"{path}/below/b")).read_bytes() == b"2"  # a file alone
 
 
+@pytest.mark.parametrize("key", ["folder/../../../escaped", "folder/a/../b", ".."])
+def test_keys_that_lead_out_of_the_cache_are_refused(memory, monkeypatch, key):
+    """Stores take any key."""
+    facts = {"name": f"/bucket/{key}", "size": 1, "type": "file"}
+    found = lambda *args, **kwargs: {facts["name"]: facts}  # noqa: E731
+    monkeypatch.setattr(memory, "find", found)
+    monkeypatch.setattr(memory, "glob", found)
+    for read in (remote.fetch, remote.names_in, remote.expand):
+        with pytest.raises(UserError, match=r"has the key .*\.\. leads out"):
+            read(place("folder" if key != ".." else ""))
+
+
 def test_changed_files_are_uploaded(memory):
     path = Path(place("run"))
     path.mkdir(parents=True)

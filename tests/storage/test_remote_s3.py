@@ -11,8 +11,7 @@ from electra_tf import paths
 from electra_tf.errors import UserError
 from electra_tf.storage import remote
 from electra_tf.storage.atomic_folder import check_free
-from electra_tf.storage.lock import Lock
-from electra_tf.storage.remote_run import RunFolder
+from electra_tf.storage.mirror import Mirror
 from tests.helpers import memory_bucket
 from tests.helpers.object_store import object_store
 
@@ -57,8 +56,8 @@ def test_folders_made_in_the_console_are_not_files(store):
         assert Path(corpus, "below/b.txt").read_bytes() == b"b"
     assert not os.path.exists(remote.fetch(place("data/none")))
     check_free(place("data/none"))  # as an empty directory here
-    with Lock(place("run")) as lock, RunFolder(place("run"), lock):
-        lock.check()
+    with Mirror(place("run")) as folder:
+        folder.check()
 
 
 def test_objects_removed_while_they_are_read_are_named(store, monkeypatch):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The directory of a run in a bucket, and the working copy of its writer.
+"""A bucket is a mirror: runs and jobs work in local directories, also for buckets.
 
-Training writes to its copy, with all that `Checkpoints` promises; after each save the
+A run writes to its copy, with all that `Checkpoints` promises; after each save the
 files are uploaded. A checkpoint is in the bucket when its manifest is, which is
 uploaded last and removed first. The rest that a kill leaves is ignored, and
 overwritten or removed by a later save.
@@ -13,7 +13,6 @@ not uploaded before a kill are computed again, to the same bits.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import os
 import shutil
@@ -24,8 +23,8 @@ from pathlib import Path
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_LOCKED, UserError
 from electra_tf.storage import remote
 from electra_tf.storage.checkpoints import CORRUPT
-from electra_tf.storage.files import PARTIAL
-from electra_tf.storage.lock import Lock
+from electra_tf.storage.files import PARTIAL, names_below
+from electra_tf.storage.lock import Lock, is_of_lock
 from electra_tf.storage.manifest import (
     CHECKPOINT_MANIFEST,
     POINTER,
@@ -56,6 +55,11 @@ def bring_model(path: str | os.PathLike) -> None:
     path = os.fspath(path).rstrip("/")
     if remote.is_remote(path):
         _bring_model(path)
+
+
+def bring_files(globs: str) -> list[str]:
+    """Downloads the files that a list of globs names; returns their paths, sorted."""
+    return [remote.fetch_once(path) for path in remote.expand(globs)]
 
 
 @functools.cache
@@ -116,62 +120,85 @@ def _remove_incomplete(folder: str) -> None:
             os.unlink(os.path.join(folder, name))
 
 
-def remove_run(directory: str) -> None:
-    """Removes a run's directory, in a bucket as well: the manifests first."""
-    if remote.is_remote(directory):
-        names = sorted(remote.listing(directory))
-        names.sort(key=lambda name: not name.endswith(CHECKPOINT_MANIFEST))
-        remote.remove(directory, names)
-    shutil.rmtree(directory, ignore_errors=True)
+class Mirror:
+    """The directory of a run or job, in a bucket or not, as a context manager.
 
-
-@dataclasses.dataclass
-class RunFolder:
-    """A run's directory, in a bucket or not, as a context manager.
-
-    Entering downloads the run; a writer uploads everything in the end. For a local
-    directory nothing happens.
+    A writer has its lock. Entering downloads what is in the bucket; in the end a writer
+    uploads the rest. For a local directory there is but the lock.
 
     Args:
-      directory: where the run's files are, or their copies.
-      lock: of the directory, held by a process that trains; None for others.
+      directory: where the files are, or their copies.
+      writes: whether this process writes there.
       keep: how many checkpoints stay in the bucket; 0 keeps all.
+      flag: see `Lock`.
       log: called with one line of text.
 
     Entering raises `UserError`: 2 when the store cannot be reached, 73 when it cannot
-    be written.
+    be written, 75 when another process writes there.
     """
 
-    directory: str | os.PathLike
-    lock: Lock | None = None
-    _: dataclasses.KW_ONLY
-    keep: int = 0
-    log: Callable[[str], None] = print
+    def __init__(
+        self,
+        directory: str | os.PathLike,
+        writes: bool = True,
+        *,
+        keep: int = 0,
+        flag: str = "--model-name",
+        log: Callable[[str], None] = print,
+    ):
+        self._directory = os.fspath(directory)
+        self._lock = Lock(directory, flag) if writes else None
+        self._keep, self._log, self._is_removed = keep, log, False
+        names = _FOLDERS if remote.is_remote(directory) else ()
+        self._folders = [os.path.join(directory, name) for name in names]
+        self._stack = contextlib.ExitStack()
 
-    def __post_init__(self):
-        names = _FOLDERS if remote.is_remote(self.directory) else ()
-        self._folders = [os.path.join(self.directory, name) for name in names]
-
-    def __enter__(self) -> RunFolder:
-        for folder in self._folders:
-            _bring_run(folder, is_writer=self.lock is not None)
-            if self.lock:
-                _remove_incomplete(folder)
+    def __enter__(self) -> Mirror:
+        with contextlib.ExitStack() as stack:
+            if self._lock:
+                stack.enter_context(self._lock)
+            for folder in self._folders:
+                _bring_run(folder, is_writer=self._lock is not None)
+                if self._lock:
+                    _remove_incomplete(folder)
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, kind, error, _) -> None:
-        if getattr(error, "exit_code", None) in (EXIT_CANNOT_WRITE, EXIT_LOCKED):
-            return
-        with contextlib.suppress(UserError) if error else contextlib.nullcontext():
-            self.upload()
+        with self._stack:
+            code = getattr(error, "exit_code", None)
+            if self._is_removed or code in (EXIT_CANNOT_WRITE, EXIT_LOCKED):
+                return
+            with contextlib.suppress(UserError) if error else contextlib.nullcontext():
+                self.upload()
+
+    def check(self) -> None:
+        """Raises `UserError` (75) when the lock was lost: others may write now."""
+        if self._lock:
+            self._lock.check()
+
+    def remove(self) -> None:
+        """Removes the directory, in a bucket as well: the manifests first."""
+        if self._folders:
+            names = [n for n in remote.listing(self._directory) if not is_of_lock(n)]
+            names.sort(key=lambda name: not name.endswith(CHECKPOINT_MANIFEST))
+            remote.remove(self._directory, names)
+        for entry in os.scandir(self._directory):
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry, ignore_errors=True)
+            elif not is_of_lock(entry.name):
+                os.unlink(entry)
+        self._is_removed = True
+        if self._lock:
+            self._lock.removes_folder = True
 
     def upload(self) -> None:
         """Uploads what has changed; raises `UserError` (73, 75) if that fails."""
-        if self.lock is None or not self._folders:
+        if self._lock is None or not self._folders:
             return
         for wait in (*_WAITS, None):
             try:
-                self.lock.check()
+                self._lock.check()
                 for folder in self._folders:
                     self._upload(folder)
                 return
@@ -180,11 +207,11 @@ class RunFolder:
                     raise
                 if wait is None:  # 73 whether it failed at looking or at writing
                     raise UserError(str(error), EXIT_CANNOT_WRITE) from error
-                self.log(f"{str(error).splitlines()[0]}; trying again.")
+                self._log(f"{str(error).splitlines()[0]}; trying again.")
                 time.sleep(wait)
 
     def _upload(self, folder: str) -> None:
-        names = [name for name in remote.names_below(folder) if _is_ours(name)]
+        names = [name for name in names_below(folder) if _is_ours(name)]
         steps = complete_steps(names)
         # Training writes on meanwhile, to metrics and events.
         others = [n for n in names if n != POINTER and _step_of(n) not in steps]
@@ -207,9 +234,44 @@ class RunFolder:
         copy lacks are damaged. They do not count among those to keep, and are removed
         once the run is past them.
         """
-        if not (self.keep and own):
+        if not (self._keep and own):
             return []
         older = [step for step in complete_steps(there) if step < own[0]]
-        kept = [*older, *own][-self.keep :]
+        kept = [*older, *own][-self._keep :]
         steps = sorted({*map(_step_of, there)} - {None, *kept})
         return [step for step in steps if step < own[-1]]
+
+
+class Outputs:
+    """Files in a folder that several commands write into, as a context manager.
+
+    Entering checks that the bucket can be written, leaving without an error uploads.
+    For a local folder nothing happens.
+
+    Args:
+      prefixes: of the names that this process writes.
+    """
+
+    def __init__(self, folder: str | os.PathLike, *prefixes: str):
+        self._folder, self._prefixes = os.fspath(folder) or ".", prefixes
+        self._is_remote = remote.is_remote(self._folder)
+
+    def __enter__(self) -> Outputs:
+        remote.check_writable(self._folder)
+        return self
+
+    def __exit__(self, kind, *_) -> None:
+        if kind is None:
+            self.upload()
+
+    def bring(self, scope: Callable[[str], bool] | None = None) -> None:
+        """Downloads the files, or those that `scope` selects by their names."""
+        if self._is_remote:
+            scope = scope or (lambda name: name.startswith(self._prefixes))
+            remote.bring(self._folder, scope, keeps_own=True)
+
+    def upload(self) -> None:
+        """Uploads what has changed; raises `UserError` (73) if that fails."""
+        if self._is_remote:
+            names = names_below(self._folder)
+            remote.put(self._folder, [n for n in names if n.startswith(self._prefixes)])

@@ -16,10 +16,10 @@ import pytest
 from electra_tf import paths
 from electra_tf.errors import UserError
 from electra_tf.storage import lock as lock_module
-from electra_tf.storage import remote_run
+from electra_tf.storage import mirror
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.lock import Lock
-from electra_tf.storage.remote_run import RunFolder, bring_model
+from electra_tf.storage.mirror import Mirror, Outputs, bring_model
 from tests.helpers import memory_bucket
 
 
@@ -44,8 +44,7 @@ def files_of(*steps):
 
 def train(run, *steps, keep=2):
     """Saves steps; returns the step it started from."""
-    lock = Lock(run)
-    with lock, RunFolder(run, lock, keep=keep, log=lambda _: None) as folder:
+    with Mirror(run, keep=keep, log=lambda _: None) as folder:
         checkpoints = Checkpoints(
             run, keep=keep, after_save=folder.upload, log=lambda _: None
         )
@@ -74,7 +73,7 @@ def test_saves_go_up_and_come_down(run):
     bring_model(run)
     assert set(os.listdir(run)) == files_of(4) | {"checkpoint"}
     forget(run)
-    remote_run._bring_model.cache_clear()
+    mirror._bring_model.cache_clear()
     bring_model(f"{run}/model.ckpt-3")
     assert set(os.listdir(run)) == files_of(3) | {"checkpoint"}
 
@@ -82,7 +81,7 @@ def test_saves_go_up_and_come_down(run):
 def test_a_checkpoint_that_was_not_uploaded_is_dropped(run):
     """The bucket counts, even on the machine that was ahead of it."""
     train(run, 1)
-    remote_run._bring_model.cache_clear()
+    mirror._bring_model.cache_clear()
     Checkpoints(run).save(2, {"w": np.zeros(3, np.float32)})
     Path(run, "run.lock").write_text('{"pid": 1}')  # left by a kill
     bring_model(run)
@@ -152,11 +151,11 @@ def test_a_kill_between_any_two_requests_loses_nothing(
 
 
 def test_one_writer_and_any_number_of_readers(run):
-    with Lock(run) as lock, RunFolder(run, lock):
+    with Mirror(run):
         with pytest.raises(UserError, match="in use by process") as caught:
             Lock(run).__enter__()
         assert caught.value.exit_code == 75
-        with RunFolder(run):
+        with Mirror(run, writes=False):
             pass
     train(run, 1)  # The lock is free again.
 
@@ -195,7 +194,7 @@ def test_the_lock_of_a_silent_writer_expires(run, monkeypatch):
 
 def test_a_writer_whose_lock_expired_writes_nothing_more(run):
     with pytest.raises(UserError, match="taken over") as caught:
-        with Lock(run) as lock, RunFolder(run, lock) as folder:
+        with Mirror(run) as folder:
             held_elsewhere(run)
             folder.upload()
     assert caught.value.exit_code == 75
@@ -214,7 +213,7 @@ def test_a_store_that_ignores_conditional_writes_is_refused(run, monkeypatch):
 def test_readers_on_the_machine_of_a_run_use_its_files(run):
     """They are newer than the bucket, and are not touched."""
     train(run, 1)
-    with Lock(run) as lock, RunFolder(run, lock):
+    with Mirror(run):
         own = Path(run, "own")
         own.touch()
         bring_model(run)
@@ -223,8 +222,8 @@ def test_readers_on_the_machine_of_a_run_use_its_files(run):
 
 @pytest.mark.parametrize("failures", [3, 99])
 def test_a_failed_request_is_retried_three_times(run, failures, monkeypatch):
-    monkeypatch.setattr(remote_run, "_WAITS", (0, 0, 0))
-    with Lock(run) as lock, RunFolder(run, lock, log=lambda _: None) as folder:
+    monkeypatch.setattr(mirror, "_WAITS", (0, 0, 0))
+    with Mirror(run, log=lambda _: None) as folder:
         Checkpoints(run, log=lambda _: None).save(1, {"w": np.zeros(3, np.float32)})
         store = type(fsspec.filesystem("memory"))
         find, calls = store.find, []
@@ -244,6 +243,43 @@ def test_a_failed_request_is_retried_three_times(run, failures, monkeypatch):
                     folder.upload()
                 assert caught.value.exit_code == 73
         assert (files_of(1) <= there()) == (failures < 4)
+
+
+@pytest.mark.parametrize("in_bucket", [True, False])
+def test_a_removed_directory_leaves_nothing(run, tmp_path, in_bucket):
+    folder = Path(run) if in_bucket else tmp_path / "run"
+    with Mirror(folder, log=lambda _: None) as held:
+        Checkpoints(folder, log=lambda _: None).save(1, {"w": np.zeros(3, np.float32)})
+        (folder / "below").mkdir()
+        (folder / "below/file").touch()
+        held.upload()
+        held.remove()
+        with pytest.raises(UserError, match="in use by process"):
+            Lock(folder).__enter__()
+        held.check()
+    assert not folder.exists()
+    assert not fsspec.filesystem("memory").find("bucket/run")
+    assert train(folder, 2) is None
+
+
+def test_outputs_of_several_processes(run):
+    memory = fsspec.filesystem("memory")
+    memory.pipe({"bucket/run/a_old": b"1", "bucket/run/b_old": b"2"})
+    with Outputs(run, "a_") as outputs:
+        outputs.bring()
+        assert os.listdir(run) == ["a_old"]
+        for name in ("a_new", "a_old", "b_old"):
+            Path(run, name).write_text("of this process")
+        outputs.bring()  # Keeps what has changed here.
+        outputs.upload()
+        assert memory.cat_file("bucket/run/a_new") == b"of this process"
+        assert memory.cat_file("bucket/run/a_old") == b"of this process"
+        assert memory.cat_file("bucket/run/b_old") == b"2"
+        memory.pipe_file("bucket/run/a_old", b"of another")
+        outputs.bring()
+        assert Path(run, "a_old").read_bytes() == b"of another"
+        Path(run, "a_last").touch()
+    assert memory.exists("bucket/run/a_last")
 
 
 def test_a_file_that_grows_during_its_upload(run, monkeypatch):
@@ -272,8 +308,8 @@ def test_a_file_that_grows_during_its_upload(run, monkeypatch):
     plain, metrics = memory.pipe_file, Path(run, "metrics.jsonl")
     monkeypatch.setattr(memory, "put_file", put_file)
     monkeypatch.setattr(memory, "pipe_file", pipe_file)
-    monkeypatch.setattr(remote_run, "_WAITS", ())
-    with Lock(run) as lock, RunFolder(run, lock, log=lambda _: None) as folder:
+    monkeypatch.setattr(mirror, "_WAITS", ())
+    with Mirror(run, log=lambda _: None) as folder:
         Checkpoints(run, log=lambda _: None).save(1, {"w": np.zeros(3, np.float32)})
         metrics.write_text('{"step": 1}\n')
         folder.upload()
