@@ -10,15 +10,12 @@ shards have been copied to the cache.
 """
 
 import contextlib
-import functools
 import hashlib
-import itertools
 import json
 import os
-import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import google_crc32c
 import numpy as np
@@ -26,6 +23,7 @@ import numpy as np
 from electra_tf.data import tfrecord
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.storage import remote
+from electra_tf.storage.byte_ranges import ByteRanges
 from electra_tf.storage.files import atomic_write
 from electra_tf.storage.manifest import MANIFEST, read_json
 from electra_tf.storage.remote import expand
@@ -34,11 +32,6 @@ from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 _INDEX_MAGIC = 0x31584449_41525445  # "ETRAIDX1"
 _HEADER_FIELDS = 4  # magic, number of files, skipped records, CRC of the rest
 _FILE_FIELDS = 3  # size, time of change, number of records
-
-# At most 64 shards are open in a process, well below the usual limit of 1024 files:
-# those of the cache, and those that threads are reading.
-_MAX_CACHED, _MAX_READERS = 48, 16
-_readers = threading.Semaphore(_MAX_READERS)
 
 
 class Location(NamedTuple):
@@ -57,7 +50,7 @@ class RecordIndex:
         paths: the shards.
         counts: number of records of each shard, int64 [files].
         num_skipped: number of damaged records that are left out (`skip_damaged`).
-        is_remote: whether records are read from a bucket on demand.
+        files: the bytes of the shards.
     """
 
     def __init__(self, paths: Sequence[str], skip_damaged: bool = False):
@@ -68,15 +61,12 @@ class RecordIndex:
 
         Raises `UserError` (65) for a damaged shard, unless `skip_damaged`.
         """
-        self.paths = list(paths)
-        sizes = remote.stats_of(self.paths)
-        self._sizes = [size for size, _ in sizes]
+        self.files = ByteRanges(paths)
+        self.paths, sizes = self.files.paths, self.files.stats
         cache = index_path(self.paths, skip_damaged)
         table = _load(remote.fetch_once(cache), sizes)
-        # Shards in a bucket without an index are copied.
-        self.is_remote = table is not None and all(map(remote.is_remote, self.paths))
-        if not self.is_remote:
-            self.paths = [remote.fetch(path) for path in self.paths]
+        if table is None or not self.files.is_remote:
+            self.files.copy()
         if table is None:
             table = _scan_all(self.paths, sizes, skip_damaged)
             with contextlib.suppress(UserError):  # a read-only folder
@@ -87,14 +77,13 @@ class RecordIndex:
         self.counts = np.array(body[2 : files * _FILE_FIELDS : _FILE_FIELDS])
         self._offsets = body[files * _FILE_FIELDS :]  # per file: offsets, then its size
         self._first = np.concatenate([[0], np.cumsum(self.counts)])
-        self._copied: set[int] = set()  # shards of a bucket that are in the cache
 
     def __len__(self) -> int:
         return int(self._first[-1])
 
     def size_of(self, path: str) -> int:
         """The bytes of a shard."""
-        return self._sizes[self.paths.index(path)]
+        return self.files.stats[self.paths.index(path)][0]
 
     def locate(self, index: int) -> Location:
         """The place of record `index` (0..len - 1)."""
@@ -113,52 +102,11 @@ class RecordIndex:
             self._offsets[indices + files],
             self._offsets[indices + files + 1],
         )
-        framed = self._framed(files.tolist(), starts.tolist(), ends.tolist())
+        framed = self.files.read(files.tolist(), starts.tolist(), ends.tolist())
         records = [record[tfrecord.HEADER_BYTES : -4] for record in framed]
         for i in np.flatnonzero(~tfrecord.are_sound(framed, records)).tolist():
             records[i] = self._sound_record(int(indices[i]), framed[i])
         return records
-
-    def _framed(
-        self, files: list[int], starts: list[int], ends: list[int]
-    ) -> list[bytes]:
-        if self.is_remote and not self._copied.issuperset(files):
-            return remote.read_ranges([self.paths[i] for i in files], starts, ends)
-        framed = [b""] * len(files)
-        by_shard = sorted(range(len(files)), key=files.__getitem__)
-        for file, numbers in itertools.groupby(by_shard, files.__getitem__):
-            with _readers:
-                self._read_into(
-                    framed, file, [(i, starts[i], ends[i]) for i in numbers]
-                )
-        return framed
-
-    def _read_into(self, framed: list[bytes], file: int, ranges: list) -> None:
-        """Reads (place in `framed`, first byte, end) of a shard."""
-        # Evicted from the cache, a shard is closed after its last reference is gone.
-        shard = _open_shard(self, file)
-        for i, start, end in ranges:
-            framed[i] = os.pread(shard.fileno(), end - start, start)
-
-    def copy_ahead(self) -> None:
-        """Starts to copy the shards of a bucket, as far as the disk has room.
-
-        Each request costs much more than the bytes of a record; a copy serves all
-        epochs.
-        """
-        if self.is_remote:
-            room = remote.room_for_copies()
-            threading.Thread(target=self._copy, args=(room,), daemon=True).start()
-
-    def _copy(self, room: float) -> None:
-        for file, size in enumerate(self._sizes):
-            room -= size
-            try:
-                if room < 0 or not os.path.exists(remote.fetch(self.paths[file])):
-                    return
-            except UserError:
-                return  # Reading one of its records raises the error again.
-            self._copied.add(file)
 
     def _sound_record(self, index: int, framed: bytes) -> bytes:
         """Returns the record at the start of `framed`; raises if it is damaged."""
@@ -170,19 +118,6 @@ class RecordIndex:
         # Skipped damage follows it, up to the next record.
         length = int.from_bytes(framed[:8], "little")
         return framed[tfrecord.HEADER_BYTES : tfrecord.HEADER_BYTES + length]
-
-
-@functools.lru_cache(_MAX_CACHED)
-def _open_shard(index: RecordIndex, file: int) -> BinaryIO:
-    path = index.paths[file]
-    try:
-        return open(path, "rb", buffering=0)
-    except OSError as e:
-        advice = ""
-        if isinstance(e, FileNotFoundError):
-            advice = "\nDo not move or remove shards while a run reads them."
-        message = f"{path} cannot be opened any more: {e.strerror}.{advice}"
-        raise UserError(message, EXIT_DAMAGED) from None
 
 
 def write(paths: Sequence[str]) -> str:

@@ -78,9 +78,9 @@ def make_dataset(
     dataset = tf.data.Dataset.range(start_step, start_step + (num_batches or _ENDLESS))
     if shuffle:
         for part in source.parts:
-            part.index.copy_ahead()
+            part.index.files.copy_ahead()
     calls, options = tf.data.AUTOTUNE, tf.data.Options()
-    if any(part.index.is_remote for part in source.parts):
+    if any(part.index.files.is_remote for part in source.parts):
         # These calls wait for a bucket: that needs no processor, but a thread.
         calls = _CALLS_TO_BUCKET
         options.threading.private_threadpool_size = 2 * calls

@@ -9,26 +9,18 @@ cache pass untouched, at the cost of comparing a prefix.
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import functools
 import glob
 import json
 import logging
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from electra_tf.errors import (
-    EXIT_CANNOT_WRITE,
-    EXIT_CONFIG,
-    EXIT_DAMAGED,
-    UserError,
-    reason_of,
-)
+from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_CONFIG, UserError, reason_of
 from electra_tf.paths import cache_root, globs_in, url_of
 from electra_tf.storage.files import (
     PARTIAL,
@@ -50,8 +42,6 @@ _OPTIONS = {
     "s3": {"config_kwargs": _BOTO, "use_listings_cache": False},
     "gs": {"use_listings_cache": False},
 }
-_GAP = 1 << 15  # bytes between two ranges that are read rather than left out
-_LONGEST = 8 << 20  # of merged ranges
 _THREADS = 8  # files that move at a time
 _LOCAL_ONLY = ("run.lock",)  # of a copy's writer; never in the bucket
 
@@ -326,61 +316,6 @@ def _bring(path: str, name: str, facts: dict[str, Any], state: dict) -> None:
     except OSError as error:
         raise _no_cache(error) from error
     state[name] = _facts(path, name, facts)
-
-
-# ------------------------------------------------------------- parts of the objects
-
-
-def room_for_copies() -> float:
-    """Bytes of data that may be copied to the cache, beyond what has to be there.
-
-    $ELECTRA_TF_COPY_GB; by default half of what is free.
-    """
-    if limit := os.environ.get("ELECTRA_TF_COPY_GB"):
-        try:
-            return float(limit) * 1e9
-        except ValueError:
-            raise UserError(
-                f"$ELECTRA_TF_COPY_GB is {limit!r}; it is a number of gigabytes."
-            ) from None
-    os.makedirs(cache_root(), exist_ok=True)
-    return shutil.disk_usage(cache_root()).free / 2
-
-
-def read_ranges(
-    paths: Sequence[str], starts: Sequence[int], ends: Sequence[int]
-) -> list[bytes]:
-    """The bytes [start, end) of files in one bucket, without a copy of the rest.
-
-    Ranges that lie close to each other are one request; all are made at once. Raises
-    `UserError`: 2 when the store cannot be reached, 65 for a file that is gone.
-    """
-    from fsspec.utils import merge_offset_ranges
-
-    with opened(paths[0]) as (store, first):
-        place = paths[0].removesuffix(first)
-        keys = [path.removeprefix(place) for path in paths]
-        requests = merge_offset_ranges(
-            keys, list(starts), list(ends), max_gap=_GAP, max_block=_LONGEST
-        )
-        try:
-            found = store.cat_ranges(*requests)
-            for error in found:
-                if isinstance(error, Exception):
-                    raise error
-        except FileNotFoundError:
-            gone = next((key for key in keys if not store.exists(key)), keys[0])
-            raise UserError(
-                f"{url_of(place + gone)} cannot be read any more: it is gone.\nDo not "
-                "move or remove shards while a run reads them.",
-                EXIT_DAMAGED,
-            ) from None
-    begins = list(zip(*requests[:2], strict=True))  # ascending
-    result = []
-    for key, start, end in zip(keys, starts, ends, strict=True):
-        i = bisect.bisect_right(begins, (key, start)) - 1
-        result.append(found[i][start - begins[i][1] : end - begins[i][1]])
-    return result
 
 
 # ------------------------------------------------------------------------- uploads

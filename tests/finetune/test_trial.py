@@ -1,19 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """The identity of an interrupted trial; scores during one."""
 
+import io
 import math
+import os
 import types
+from pathlib import Path
 
 import pytest
 import tensorflow as tf
 
 from electra_tf.config.finetuning import FinetuningConfig
+from electra_tf.console import Console
 from electra_tf.errors import UserError
+from electra_tf.finetune import run as run_module
 from electra_tf.finetune import trial
 from electra_tf.finetune.classification import RegressionScorer
-from electra_tf.finetune.results import Evaluations
+from electra_tf.finetune.results import Evaluations, Results, TrialResult
 from electra_tf.finetune.trial import main_score
 from electra_tf.storage.checkpoints import Checkpoints
+from electra_tf.storage.lock import Lock
+from electra_tf.storage.mirror import Outputs
 from electra_tf.text.vocabulary import Vocabulary
 from tests.helpers.own_task import own_tasks, write_files
 
@@ -51,6 +58,34 @@ def test_identity_includes_the_dev_set_if_the_trial_is_scored_during_training(tm
     assert identity(dev, do_eval=False) != identity("a,b\nran,2\n", do_eval=False)
     with pytest.raises(UserError, match="dev.csv has scores from 1 to 3"):
         identity("a,b\nran,3\ndog,1\n", do_eval=False)
+
+
+def test_others_keep_out_until_a_trial_is_written_and_removed(tmp_path, monkeypatch):
+    hparams = {"num_trials": 2, "task_names": ["rte"], "keep_all_models": False}
+    config = FinetuningConfig.from_hparams(str(tmp_path), "m", hparams)
+    stop = types.SimpleNamespace(signal=None)
+    shared = trial.Run(config, None, [], None, None, Console(io.StringIO()), stop)
+    results = Results(config, {})
+
+    def check_is_locked(number):
+        with pytest.raises(UserError, match="is in use by process"):
+            Lock(config.trial_dir(number)).__enter__()
+
+    def run_trial(run, number, folder, done):
+        Path(config.trial_dir(number), "weights").touch()
+        check_is_locked(number)
+        return TrialResult(number, 1, {"rte": {"accuracy": 1.0}}, [], 1, {})
+
+    def add(result):
+        check_is_locked(result.trial)
+        Results.add(results, result)
+
+    monkeypatch.setattr(trial, "run_trial", run_trial)
+    monkeypatch.setattr(results, "add", add)
+    outputs = Outputs(*os.path.split(config.results_stem))
+    assert run_module.run_trials(shared, results, outputs) == 0
+    assert os.listdir(config.trial_dir(1)) == ["weights"]
+    assert not os.path.exists(config.trial_dir(2))
 
 
 def test_trial_continues_when_its_initial_model_was_moved(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 from electra_tf import paths
 from electra_tf.errors import UserError
 from electra_tf.storage import remote
+from electra_tf.storage.byte_ranges import read_ranges
 from tests.helpers import memory_bucket
 from tests.helpers.memory_bucket import place
 
@@ -109,12 +110,12 @@ def test_close_ranges_are_one_request(memory, monkeypatch):
     monkeypatch.setattr(memory, "cat_ranges", counted)
     files = [place(name) for name in "yxxyx"]
     starts, ends = [5, 190_000, 10, 0, 20], [9, 200_000, 60, 7, 30]
-    assert remote.read_ranges(files, starts, ends) == [
+    assert read_ranges(files, starts, ends) == [
         {"x": data, "y": data[::-1]}[name][start:end]
         for name, start, end in zip("yxxyx", starts, ends, strict=True)
     ]
     assert requests == [3]
     memory.rm_file("bucket/y")
     with pytest.raises(UserError, match="memory://bucket/y cannot be read") as e:
-        remote.read_ranges(files, starts, ends)
+        read_ranges(files, starts, ends)
     assert e.value.exit_code == 65
