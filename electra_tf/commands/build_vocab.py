@@ -18,7 +18,8 @@ from electra_tf.commands import shared_flags
 from electra_tf.errors import EXIT_FLAGS, UserError
 from electra_tf.paths import shown
 from electra_tf.storage.files import check_place
-from electra_tf.storage.remote import check_writable, names_in
+from electra_tf.storage.mirror import Outputs
+from electra_tf.storage.remote import names_in
 from electra_tf.text import corpus, records
 from electra_tf.text.vocabulary import SPECIAL_TOKENS, TokenizerConfig, settings_path
 
@@ -72,17 +73,18 @@ def main(argv: list[str]) -> None:
         source = {"tfds": f"{name}:{spec.rpartition(':')[2]}"}
     else:
         source = {"corpus_dir": flags.FLAGS.corpus_dir, "num_files": text.num_files}
-    vocab, counts, num_padding = vocabulary_training.build(
-        text,
-        config,
-        reading,
-        output,
-        Runner(_NUM_PROCESSES.value or os.cpu_count(), shared_flags.beam_args()),
-        _VOCAB_SIZE.value,
-        _MIN_FREQUENCY.value,
-        _NUM_UNUSED.value,
-        corpus=source,
-    )
+    with Outputs(*os.path.split(output)):
+        vocab, counts, num_padding = vocabulary_training.build(
+            text,
+            config,
+            reading,
+            output,
+            Runner(_NUM_PROCESSES.value or os.cpu_count(), shared_flags.beam_args()),
+            _VOCAB_SIZE.value,
+            _MIN_FREQUENCY.value,
+            _NUM_UNUSED.value,
+            corpus=source,
+        )
     num_words = counts.words.total() + counts.num_forgotten
     print(
         f"{shown(output)}: {len(vocab)} tokens ({config}) from {num_words:,} words, "
@@ -120,7 +122,6 @@ def _check_flags() -> str:
     if os.path.isdir(output):
         raise UserError(f"--output-file {output} is a directory; name a file in it.")
     folder = os.path.dirname(output) or "."
-    check_writable(folder)
     check_place(folder)
     shared_flags.check_corpus("output_file", exit_code=EXIT_FLAGS)
     for path in (output, settings_path(output)):

@@ -35,7 +35,6 @@ from electra_tf.text.vocabulary import (
     TokenizerConfig,
     Vocabulary,
     is_too_long,
-    settings_path,
     write_settings,
     write_tokens,
 )
@@ -331,8 +330,6 @@ def build(
         num_unused=num_unused + num_padding,
     )
     write_tokens(output, vocab.tokens)
-    for path in (settings_path(output), output):
-        remote.put(path)
     return vocab, counts, num_padding
 
 

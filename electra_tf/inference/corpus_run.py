@@ -36,7 +36,6 @@ from electra_tf.jobs import job
 from electra_tf.jobs.folder import JobFolder
 from electra_tf.jobs.job import Runner
 from electra_tf.storage.manifest import MANIFEST, installed_versions, read_json, sha256
-from electra_tf.storage.mirror import bring_model
 from electra_tf.text import corpus, units
 from electra_tf.text.records import json_line
 from electra_tf.text.units import Corpus, Unit, portions
@@ -145,7 +144,6 @@ def _resumed(folder: str, options: dict[str, Any]) -> dict[str, Any]:
     checkpoint = settings.get("options", {}).get("model", "")
     if os.path.dirname(checkpoint) != options["model"]:
         return options
-    bring_model(checkpoint)
     return options | {"model": checkpoint}
 
 

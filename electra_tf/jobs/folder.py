@@ -37,8 +37,9 @@ class JobFolder:
       is_finished: there is nothing to do.
     """
 
-    def __init__(self, path: str, settings: dict[str, Any], sizes: Mapping[str, int]):
-        self.path, self._settings = path, settings
+    def __init__(self, path: str, settings: dict[str, Any], mirror: Mirror):
+        sizes = _sizes(path)
+        self.path, self._settings, self._mirror = path, settings, mirror
         self.state = _state(path, settings, sizes)
         self.is_finished = MANIFEST in sizes
 
@@ -53,7 +54,7 @@ class JobFolder:
         """Writes a JSON file, complete or not at all."""
         path = os.path.join(self.path, name)
         atomic_write(path, json.dumps(content, indent=1) + "\n")
-        remote.put(path)
+        self._mirror.put([name])
 
     def records(self, name: str, count: int) -> Iterator[dict[str, Any] | None]:
         """Yields the records of the tasks of a job; None: not finished."""
@@ -73,7 +74,8 @@ class JobFolder:
 
         All other files are in the bucket before the manifest is.
         """
-        remote.put(self.path, [n for n in names_below(self.path) if not is_of_lock(n)])
+        names = names_below(self.path)
+        self._mirror.put([name for name in names if not is_of_lock(name)])
         self.write(MANIFEST, manifest)
         self._remove([])
 
@@ -84,13 +86,9 @@ class JobFolder:
 
     def _remove(self, names: list[str]) -> None:
         own = os.path.join(self.path, OWN)
-        names = [*names, STATE]
         records = [os.path.join(OWN, name) for name in names_below(own)]
-        remote.remove(self.path, [*records, *names])
+        self._mirror.discard([*records, *names, STATE])
         shutil.rmtree(own, ignore_errors=True)
-        for name in names:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(os.path.join(self.path, name))
 
 
 @contextlib.contextmanager
@@ -107,14 +105,14 @@ def opened(
     Raises UserError: 73 where it cannot be made, 75 while another process has it, 2 if
     it holds anything else or was made with other settings.
     """
-    sizes = _sizes(path)
-    if MANIFEST in sizes:
+    mirror = Mirror(path, flag=flag)
+    if MANIFEST in _sizes(path):
         remote.fetch(os.path.join(path, MANIFEST))
-        yield JobFolder(path, settings, sizes)
+        yield JobFolder(path, settings, mirror)
         return
     # Before this nothing may be read, brought or removed: it may be another's.
-    with Mirror(path, flag=flag):
-        yield JobFolder(path, settings, _sizes(path))
+    with mirror:
+        yield JobFolder(path, settings, mirror)
 
 
 def record_path(path: str, name: str, number: int) -> str:

@@ -17,7 +17,7 @@ import functools
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_LOCKED, UserError
@@ -177,6 +177,17 @@ class Mirror:
         if self._lock:
             self._lock.check()
 
+    def put(self, names: Sequence[str]) -> None:
+        """Uploads some files now, one after the other; the rest comes in the end."""
+        remote.put(self._directory, names)
+
+    def discard(self, names: Iterable[str]) -> None:
+        """Removes files, in a bucket as well, one after the other."""
+        for name in names:
+            remote.remove(self._directory, [name])
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(self._directory, name))
+
     def remove(self) -> None:
         """Removes the directory, in a bucket as well: the manifests first."""
         if self._folders:
@@ -271,7 +282,12 @@ class Outputs:
             remote.bring(self._folder, scope, keeps_own=True)
 
     def upload(self) -> None:
-        """Uploads what has changed; raises `UserError` (73) if that fails."""
+        """Uploads what has changed, as it was written: the oldest file first.
+
+        Raises `UserError` (73) if that fails.
+        """
         if self._is_remote:
             names = names_below(self._folder)
-            remote.put(self._folder, [n for n in names if n.startswith(self._prefixes)])
+            own = [name for name in names if name.startswith(self._prefixes)]
+            own.sort(key=lambda name: os.stat(f"{self._folder}/{name}").st_mtime_ns)
+            remote.put(self._folder, own)

@@ -312,7 +312,7 @@ def read_settings(vocab: Vocabulary | str | os.PathLike) -> TokenizerConfig | No
             return None
     path = fetch_once(settings_path(vocab.path))
     if not os.path.exists(path):
-        return settings_in_file(fetch_once(vocab.path))
+        return settings_in_file(vocab.path)
     try:
         with open(path, encoding="utf-8") as f:
             settings = json.load(f)
