@@ -80,6 +80,13 @@ def url_of(path: str | os.PathLike) -> str | None:
     return f"{scheme}://{key}"
 
 
+def not_mirrored(path: str) -> str:
+    """A place on this machine for files that are not kept in a bucket."""
+    root = cache_root()
+    is_copy = path.startswith(f"{root}/")
+    return f"{os.path.dirname(root)}/local{path[len(root) :]}" if is_copy else path
+
+
 def shown(text: str) -> str:
     """A message with URLs instead of places in the cache."""
     root = cache_root()

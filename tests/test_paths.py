@@ -21,6 +21,9 @@ def test_paths_in_buckets_have_a_local_copy(tmp_path, monkeypatch):
     place = paths.local_of("s3://bucket/a/b.txt")
     assert place == f"{tmp_path}/files/s3/bucket/a/b.txt"
     assert paths.url_of(place) == "s3://bucket/a/b.txt"
+    here = paths.not_mirrored(place)
+    assert here == f"{tmp_path}/local/s3/bucket/a/b.txt" and not paths.url_of(here)
+    assert paths.not_mirrored("/tmp/files") == "/tmp/files"
     assert paths.shown(f"no {place}: '{place}'") == (
         "no s3://bucket/a/b.txt: 's3://bucket/a/b.txt'"
     )

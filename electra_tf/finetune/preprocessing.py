@@ -21,6 +21,7 @@ import numpy as np
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.finetune.task import reasons, without_files
+from electra_tf.paths import not_mirrored
 from electra_tf.storage.atomic_folder import atomic_folder
 from electra_tf.storage.manifest import verify_folder, write_manifest
 from electra_tf.text import tokenization
@@ -76,7 +77,8 @@ def features(
     digest = _digest(config, tasks, chosen, split, is_training)
     made = chosen[0].stores
     if digest not in made:
-        directory = Path(config.preprocessed_data_dir) / f"{split}_{digest[:16]}"
+        place = Path(not_mirrored(config.preprocessed_data_dir))
+        directory = place / f"{split}_{digest[:16]}"
         found = _open(directory) if config.use_tfrecords_if_existing else None
         if found is None:
             found = _build(directory, config, tasks, chosen, split, is_training, digest)
@@ -176,7 +178,7 @@ def _build(directory, config, tasks, chosen, split, is_training, digest):
     if not (config.use_tfrecords_if_existing and _open(directory)):
         shutil.rmtree(directory, ignore_errors=True)
     try:
-        with atomic_folder(directory, to_bucket=False) as folder:
+        with atomic_folder(directory) as folder:
             for name, array in arrays.items():
                 np.save(folder / f"{name}.npy", array)
             write_manifest(folder, manifest, ("electra-tf",))

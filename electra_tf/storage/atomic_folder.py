@@ -18,25 +18,20 @@ from electra_tf.storage.files import PARTIAL, cannot_write, sync_directory
 from electra_tf.storage.manifest import MANIFEST
 
 
-def check_free(output_dir: str | os.PathLike, to_bucket: bool = True) -> None:
+def check_free(output_dir: str | os.PathLike) -> None:
     """Raises `UserError` (73) unless a directory is absent or empty.
 
     In a bucket it must be writable, too.
     """
     path = Path(output_dir)
-    if path.is_file():
-        found = ["it is a file"]
-    elif to_bucket:
-        found = remote.names_in(path)
-    else:
-        found = os.listdir(path) if path.is_dir() else []
+    found = ["it is a file"] if path.is_file() else remote.names_in(path)
     if found:
         raise UserError(
             f"{path} is in use already ({found[0]}); nothing is overwritten.\n"
             "Give a new or empty --output-dir.",
             EXIT_CANNOT_WRITE,
         )
-    if to_bucket and remote.is_remote(path):
+    if remote.is_remote(path):
         remote.check_writable(path)
         shutil.rmtree(path, ignore_errors=True)  # an outdated copy
 
@@ -49,31 +44,24 @@ def next_version(bases: Sequence[Path]) -> list[Path]:
 
 
 @contextlib.contextmanager
-def atomic_folder(
-    output_dir: str | os.PathLike, to_bucket: bool = True
-) -> Iterator[Path]:
+def atomic_folder(output_dir: str | os.PathLike) -> Iterator[Path]:
     """`atomic_folders` for one."""
-    with atomic_folders([output_dir], to_bucket) as [folder]:
+    with atomic_folders([output_dir]) as [folder]:
         yield folder
 
 
 @contextlib.contextmanager
-def atomic_folders(
-    output_dirs: Sequence[str | os.PathLike], to_bucket: bool = True
-) -> Iterator[list[Path]]:
+def atomic_folders(output_dirs: Sequence[str | os.PathLike]) -> Iterator[list[Path]]:
     """Temporary folders that become `output_dirs` when the block ends well.
 
     Until then each lies beside its place, as `.<name>.<letters>.partial`. All are
     synced before the first is renamed; if one cannot be, those before it go as well. In
     a bucket one follows the other, and in each the manifest comes last.
 
-    Args:
-      to_bucket: whether a folder in the cache of buckets is one of its bucket.
-
     Raises `UserError` (73) if a directory is in use or cannot be written.
     """
     for path in output_dirs:
-        check_free(path, to_bucket)
+        check_free(path)
     finals = [Path(path).absolute() for path in output_dirs]
     folders: list[Path] = []
     try:
@@ -85,7 +73,7 @@ def atomic_folders(
         for folder in folders:
             sync_folder(folder)
         for final in finals:
-            check_free(final, to_bucket)  # Another export may have been faster.
+            check_free(final)  # Another export may have been faster.
         with contextlib.ExitStack() as undo:
             for folder, final in zip(folders, finals, strict=True):
                 os.replace(folder, final)
@@ -93,8 +81,7 @@ def atomic_folders(
             undo.pop_all()
         for final in finals:
             sync_directory(final.parent)
-            if to_bucket:
-                remote.put_folder(final, last=MANIFEST)
+            remote.put_folder(final, last=MANIFEST)
     except OSError as error:
         raise cannot_write(os.path.commonpath(finals), error) from error
     finally:
