@@ -124,7 +124,7 @@ class Mirror:
     """The directory of a run or job, in a bucket or not, as a context manager.
 
     A writer has its lock. Entering downloads what is in the bucket; in the end a writer
-    uploads the rest. For a local directory there is but the lock.
+    uploads the rest. For a local directory it is the lock alone.
 
     Args:
       directory: where the files are, or their copies.
