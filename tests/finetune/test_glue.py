@@ -3,6 +3,7 @@
 
 import json
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,9 @@ from electra_tf.errors import EXIT_CANNOT_WRITE, UserError
 from electra_tf.finetune import glue
 from electra_tf.finetune.registry import make_tasks
 from electra_tf.finetune.task import write_jsonl
+from electra_tf.storage.mirror import Outputs
 from electra_tf.text.vocabulary import Vocabulary
+from tests.helpers import memory_bucket
 from tests.helpers.own_task import write_files
 
 
@@ -34,15 +37,27 @@ def test_archive_of_all_eleven_files(tmp_path):
     assert rows[0] == "index\tprediction" and len(rows) == 147
     assert {row.split("\t")[1] for row in rows[1:]} == {"0"}
     assert glue.write_archive(tmp_path, 2, log.append) is None
-    # Of a task in two runs, the newest by their records counts, not by the files.
-    for run, year in (("cola", 2026), ("cola,rte", 2025)):
-        folder = tmp_path / f"{run}_test_predictions" / "trial_1"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "CoLA.tsv").write_text(run)
-        created = {"created": f"{year}-01-01T12:00:00+01:00"}
-        (folder / "manifest.json").write_text(json.dumps(created))
-    path = glue.write_archive(tmp_path, 1, log.append)
-    with zipfile.ZipFile(path) as archive:
+
+
+@pytest.mark.parametrize("in_bucket", [False, True])
+def test_newest_predictions_by_their_records_count(tmp_path, monkeypatch, in_bucket):
+    """Files of a bucket have the time of their download."""
+    memory = memory_bucket.empty(tmp_path, monkeypatch)
+    here = tmp_path / "results"
+    for run, year in (("cola", 2026), ("cola,rte", 2025), ("dog", None)):
+        folder = here / f"{run}_test_predictions" / "trial_1"
+        folder.mkdir(parents=True)
+        for name in glue.NAMES:
+            (folder / f"{name}.tsv").write_text(run)
+        if year:
+            created = {"created": f"{year}-01-01T12:00:00+01:00"}
+            (folder / "manifest.json").write_text(json.dumps(created))
+    if in_bucket:
+        memory.put(f"{here}/", "bucket/results/", recursive=True)
+        here = Path(memory_bucket.place("results"))
+        with Outputs(here, "rte") as outputs:
+            outputs.bring(glue.is_prediction)
+    with zipfile.ZipFile(glue.write_archive(here, 1, print)) as archive:
         assert archive.read("CoLA.tsv") == b"cola"
 
 
