@@ -24,7 +24,7 @@ DATA = [
 ]
 # --runner beam; it asks for protobuf<7, which TensorFlow takes as well.
 BEAM = ["apache-beam>=2.77,<3"]
-ONNX = ["onnx>=1.17,<2", "onnxruntime>=1.20,<2"]
+ONNX = ["onnx>=1.17,<2", "onnxruntime>=1.20,<2", "tf2onnx>=1.17,<2"]
 TENSORBOARD = ["tensorboard>=2.21,<3"]  # 2.20 does not start beside setuptools 82
 FSSPEC = "fsspec>=2025.5"
 # Without the lower bound of aiobotocore, pip looks through years of its releases.

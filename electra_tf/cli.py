@@ -236,8 +236,10 @@ def _normalize(args: Sequence[str]) -> list[str]:
             result.append("--help")
             continue
         name, equals, value = arg.lstrip("-").partition("=")
-        if left := LEFT.get(f"--{_hyphens(name)}"):
-            _refuse(f"--{_hyphens(name)} {left.message}.")
+        flag = f"--{_hyphens(name)}"
+        for given in (flag, f"{flag} {value if equals else ''.join(args[:1])}"):
+            if left := LEFT.get(given):
+                _refuse(f"{given} {left.message}.")
         name = _flag_name(name)
         if name is None:
             result.append(arg)

@@ -33,11 +33,14 @@ class Left(NamedTuple):
     default: Any = None
 
 
-# "--flag", "hparam" or "hparam value", as CHANGELOG.md lists them.
+# "--flag", "--flag value", "hparam" or "hparam value", as CHANGELOG.md lists them.
 _FILTER = Left("left in version 0.2: filter with datatrove first (docs/corpora.md)")
 _MEASURED = (
     "left in version 0.2: it did not pay (docs/measurements/experiments.md); commit "
     "29150232 has its code"
+)
+_LITERT = Left(
+    "left in version 0.2: tf.lite is leaving TensorFlow; export saved_model or onnx"
 )
 LEFT: dict[str, Left] = {
     "--min-document-chars": _FILTER,
@@ -46,6 +49,8 @@ LEFT: dict[str, Left] = {
     "--drop-duplicate-documents": _FILTER,
     "--drop-near-duplicates": _FILTER,
     "--drop-duplicate-lines": _FILTER,
+    "--format litert": _LITERT,
+    "--format tflite": _LITERT,
     "--sweep": Left(
         "left in version 0.2: fine-tune from each checkpoint in a shell loop "
         "(docs/fine_tuning_reference.md)"

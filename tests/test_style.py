@@ -39,7 +39,7 @@ CONFIGS = {
 }
 
 
-def test_every_source_names_the_licence():
+def test_every_source_names_the_license():
     for name, text in TEXTS.items():
         if name.endswith(".py"):
             assert "# SPDX-License-Identifier: Apache-2.0" in text[:80], name

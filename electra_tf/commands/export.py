@@ -32,8 +32,8 @@ flags.DEFINE_string(
 flags.DEFINE_enum(
     "format",
     None,
-    sorted([*formats.FORMATS, *formats.OLD_NAMES]),
-    "What to write; docs/checkpoints.md, serving.md. tflite is litert's old name.",
+    sorted(formats.FORMATS),
+    "What to write; docs/checkpoints.md, serving.md.",
 )
 flags.DEFINE_string(
     "what",
@@ -41,23 +41,25 @@ flags.DEFINE_string(
     "The part to write; by default all that the format takes. Of saved_model: encoder, "
     "preprocessor, detector, generator, scorer, or a task that the run was fine-tuned "
     "on; of huggingface: discriminator, generator, encoder, a task; of keras_hub: the "
-    "same without a task; of litert: encoder, detector; of onnx: encoder, detector, "
-    "generator, scorer, a task.",
+    "same without a task; of onnx: those of saved_model but the preprocessor.",
 )
 define_path("output_dir", "Where to write; a new or empty directory.")
 flags.DEFINE_string("handle", None, "The name to publish under, owner/model.")
 flags.DEFINE_string(
     "license",
     None,
-    "With --format hub: the licence of the weights; by default that of an existing "
-    "README.md in --output-dir, or apache-2.0.",
+    "The license of the weights, for the model card; of --format hub apache-2.0 by "
+    "default.",
+)
+flags.DEFINE_string(
+    "language", None, "The model's languages, for the card: codes such as en or en,de."
 )
 flags.DEFINE_enum(
     "precision",
     "float32",
-    ["float32", "mixed_bfloat16", "float16", "int8"],
+    ["float32", "mixed_bfloat16", "int8"],
     "With --format saved_model: the type of the computation (float32, mixed_bfloat16); "
-    "of litert and onnx: of the weights (float32, int8; litert: float16 too).",
+    "of onnx: of the weights (float32, int8).",
 )
 flags.DEFINE_boolean(
     "jit_compile",

@@ -27,12 +27,16 @@ class Format(NamedTuple):
     needs_free_dir: bool = True  # False: output_dir may hold other exports
 
 
+_CARD_FLAGS = ("license", "language")
 FORMATS = {
-    "huggingface": Format("other_libraries:export", reads=("what", "handle")),
-    "hub": Format("hub:export_hub", reads=("handle", "license")),
-    "keras_hub": Format("other_libraries:export"),
-    "litert": Format("litert:export_litert", ("float32", "float16", "int8")),
-    "onnx": Format("onnx:export_onnx", ("float32", "int8")),
+    "huggingface": Format(
+        "other_libraries:export", reads=("what", "handle", *_CARD_FLAGS)
+    ),
+    "hub": Format("hub:export_hub", reads=("handle", *_CARD_FLAGS)),
+    "keras_hub": Format("other_libraries:export", reads=("what", *_CARD_FLAGS)),
+    "onnx": Format(
+        "onnx:export_onnx", ("float32", "int8"), reads=("what", *_CARD_FLAGS)
+    ),
     "saved_model": Format(
         "saved_model:export_saved_model",
         ("float32", "mixed_bfloat16"),
@@ -41,7 +45,6 @@ FORMATS = {
     ),
     "tf1": Format("other_libraries:export"),
 }
-OLD_NAMES = {"tflite": "litert"}
 
 
 def export(request: ExportRequest) -> str:
@@ -53,12 +56,11 @@ def export(request: ExportRequest) -> str:
     damaged files or an export that does not compute the same, 73 if it cannot be
     written.
     """
-    format = OLD_NAMES.get(request.format, request.format)
-    request, known = request._replace(format=format), FORMATS[format]
+    known = FORMATS[request.format]
     _check_flags(request, known)
     hub.check(request)
     written = request.output_dir
-    is_new = not (request.publish and hub.is_written(request))
+    is_new = not request.publish or request.names_model
     if is_new:
         _check_model(request)
         if known.needs_free_dir:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,11 @@ from electra_tf.export import finetuned_task
 from electra_tf.export.finetuned_task import ExportedTask
 from electra_tf.export.request import ExportRequest
 from electra_tf.export.signatures import EncoderInputs
+from electra_tf.finetune.tag_schemes import PLAIN
 from electra_tf.inference import finetuned
 from electra_tf.inference.finetuned import PROBLEMS
 from electra_tf.interop import huggingface, networks, readers, tf1, verification
+from electra_tf.interop.cards import UNSTATED, Publication
 from electra_tf.interop.networks import ENCODER, Network
 
 _SEGMENTS = networks.EMBEDDINGS + "token_type_embeddings"
@@ -30,13 +33,19 @@ def export(request: ExportRequest) -> Path:
     """A folder for each network, or one of a task or of a TF1 checkpoint."""
     what, is_tf1 = request.what or "all", request.format == tf1.FORMAT
     if request.format == huggingface.FORMAT and what not in networks.WHAT:
-        return write_task(finetuned_task.task_of(request), request.output_dir)
+        task = finetuned_task.task_of(request)
+        return write_task(task, request.output_dir, publication=request.publication)
     stored = request.read_model(slots=is_tf1)
-    return readers.WRITERS[request.format](stored, what, request.output_dir)
+    write: Callable = readers.WRITERS[request.format]
+    more = {} if is_tf1 else {"publication": request.publication}  # It has no card.
+    return write(stored, what, request.output_dir, **more)
 
 
 def write_task(
-    task: ExportedTask, output_dir: str | os.PathLike, log: Log = print
+    task: ExportedTask,
+    output_dir: str | os.PathLike,
+    log: Log = print,
+    publication: Publication = UNSTATED,
 ) -> Path:
     """Writes a fine-tuned model for transformers, in a folder of its task's name.
 
@@ -62,9 +71,10 @@ def write_task(
     facts = {
         "task": finetuned.settings_of(task.facts, task.config),
         "run": task.config.model_name,  # "model" is the folder in it
+        "labels": list(task.facts.labels),
     }
     return huggingface.write_networks(
-        {name: network}, stored, output_dir, log, checked, facts
+        {name: network}, stored, output_dir, log, publication, checked, facts
     )
 
 
@@ -93,13 +103,18 @@ def _reason_against(task: ExportedTask) -> str | None:
 def _tags(task: ExportedTask, network: Network, head) -> Network:
     """Taggers are trained with segment 1 throughout; transformers gives segment 0.
 
-    So all rows of the segment table are written as row 1.
+    So all rows of the segment table are written as row 1. Pipelines of transformers
+    join B- and I- to names, which S- and E- would split: two outputs may have one name.
     """
     tensors = network.tensors | {
         f"{networks.CLASSIFIER}{k[6:]}": v for k, v in head.items()
     }
     tensors[_SEGMENTS] = np.repeat(tensors[_SEGMENTS][1:2], len(tensors[_SEGMENTS]), 0)
-    return network._replace(tensors=tensors, labels=task.facts.labels)
+    labels = task.facts.labels
+    if task.facts.scheme != PLAIN:
+        letters = {"S-": "B-", "E-": "I-"}
+        labels = tuple(letters.get(tag[:2], tag[:2]) + tag[2:] for tag in labels)
+    return network._replace(tensors=tensors, labels=labels)
 
 
 def _labels(task: ExportedTask, network: Network, head) -> Network:

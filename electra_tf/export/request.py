@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 
 from electra_tf.config.run import run_directory
 from electra_tf.interop import readers
+from electra_tf.interop.cards import Publication
 from electra_tf.interop.checkpoint import CheckpointInfo, StoredModel
 
 
 class ExportRequest(NamedTuple):
     """The flags of export_model.py."""
 
-    format: str  # a key of formats.FORMATS or OLD_NAMES
+    format: str  # a key of formats.FORMATS
     output_dir: str
     data_dir: str | None = None  # with model_name: a run
     model_name: str | None = None
@@ -27,6 +28,7 @@ class ExportRequest(NamedTuple):
     allow_pytorch_bin: bool = False
     handle: str | None = None  # from here on: of publishing
     license: str | None = None
+    language: str | None = None
     publish: str | None = None
     private: bool = False
     dry_run: bool = False
@@ -37,6 +39,16 @@ class ExportRequest(NamedTuple):
         if not self.model_name:
             return None
         return run_directory(self.data_dir, self.model_name)
+
+    @property
+    def names_model(self) -> bool:
+        """Whether a model is named; without one an existing export is uploaded."""
+        return any((self.data_dir, self.model_name, self.init_checkpoint))
+
+    @property
+    def publication(self) -> Publication:
+        """What the publisher states of the model."""
+        return Publication(self.license, self.language)
 
     @property
     def path(self) -> str:

@@ -44,26 +44,20 @@ def encoder_specs() -> dict[str, tf.TensorSpec]:
 
 
 def checked(
-    ids: tf.Tensor,
-    mask: tf.Tensor,
-    type_ids: tf.Tensor,
-    shape: ModelConfig,
-    least_length: int = 1,
+    ids: tf.Tensor, mask: tf.Tensor, type_ids: tf.Tensor, shape: ModelConfig
 ) -> EncoderInputs:
     """The same tensors; reading them raises InvalidArgument for invalid values.
 
     Args:
       shape: of the encoder that they are for.
-      least_length: tokens that they must have.
     """
     # A signature states its ranks, but callers are not bound to them.
     inputs = [tf.ensure_shape(x, [None, None]) for x in (ids, mask, type_ids)]
     (rows, length), most = tf.unstack(tf.shape(ids)), shape.max_position_embeddings
     found = [
         require(
-            (length >= least_length) & (length <= most),
-            f"this model reads from {least_length} to {most} tokens; "
-            "input_word_ids has",
+            (length >= 1) & (length <= most),
+            f"this model reads from 1 to {most} tokens; input_word_ids has",
             length,
         )
     ]
@@ -189,9 +183,7 @@ def computed(source: ExportedModel, function: Callable) -> Callable:
 
 
 def ids_signature(
-    source: ExportedModel,
-    answer: Callable[[EncoderInputs], dict[str, tf.Tensor]],
-    least_length: int = 1,
+    source: ExportedModel, answer: Callable[[EncoderInputs], dict[str, tf.Tensor]]
 ) -> Callable:
     """A tf.function for the encoder's inputs, which are checked before `answer`."""
     answer = computed(source, answer)
@@ -199,7 +191,7 @@ def ids_signature(
     @tf.function(autograph=False, input_signature=list(encoder_specs().values()))
     def of_ids(input_word_ids, input_mask, input_type_ids):
         inputs = input_word_ids, input_mask, input_type_ids
-        return answer(checked(*inputs, source.shape, least_length))
+        return answer(checked(*inputs, source.shape))
 
     return of_ids
 
@@ -211,7 +203,6 @@ def servable(
     ids_answer: Callable[[EncoderInputs], dict[str, tf.Tensor]],
     checks: list[Check],
     facts: dict[str, Any],
-    least_length: int = 1,
 ) -> Servable:
     """A SavedModel with the signatures `serving_default`, for texts, and `ids`.
 
@@ -219,22 +210,21 @@ def servable(
       of_texts: the tf.function for texts.
       ids_answer: the outputs for the encoder's inputs.
       checks: of `serving_default`.
-      least_length: tokens that ids must have.
     """
-    ids = probe_ids(source, max(32, least_length))
+    ids = probe_ids(source)
     expected = ids_answer(EncoderInputs(*map(tf.constant, ids.values())))
     # Rounding may change the order of the best.
     expected = {k: v.numpy() for k, v in expected.items() if "_top_" not in k}
     root = reusable_root(variables)
     root.__call__ = of_texts
-    root.ids = ids_signature(source, ids_answer, least_length)
+    root.ids = ids_signature(source, ids_answer)
     signatures = {"serving_default": of_texts, "ids": root.ids}
     return Servable(root, signatures, [*checks, Check("ids", ids, expected)], facts)
 
 
-def probe_ids(source: ExportedModel, length: int = 32) -> dict[str, np.ndarray]:
+def probe_ids(source: ExportedModel) -> dict[str, np.ndarray]:
     """A fixed batch of ids: rows of different lengths, two segments, padding."""
-    batch = verification.fixed_batch(source.shape, source.vocab.pad_id, length)
+    batch = verification.fixed_batch(source.shape, source.vocab.pad_id)
     return dict(zip(NAMES, batch.values(), strict=True))
 
 

@@ -236,7 +236,8 @@ def question_answering(task: ExportedTask) -> Servable:
     start times end, in its window; 1 where no span is possible); of a task with
     questions that have no answer also null_odds float32 [B] and has_answer bool [B]
     (null_odds up to qa_na_threshold).
-    `ids`: the encoder's inputs -> the head's outputs.
+    `ids`: the encoder's inputs -> the head's outputs. The joint head takes the best of
+    `beam_size` tokens: shorter rows are padded to as many for it.
     """
     source, config = task.source, task.config
     tokenizer = source.tf_tokenizer()
@@ -281,15 +282,17 @@ def question_answering(task: ExportedTask) -> Servable:
         return found | {"null_odds": odds, "has_answer": has_answer}
 
     def of_ids(inputs: EncoderInputs) -> dict[str, tf.Tensor]:
-        return _named(task.outputs(inputs), config)
+        if not config.joint_prediction:
+            return _named(task.outputs(inputs), config)
+        length = tf.shape(inputs.ids)[1]
+        more = [[0, 0], [0, tf.maximum(beam - length, 0)]]
+        inputs = EncoderInputs(*(tf.pad(x, more) for x in inputs))
+        found = _named(task.outputs(inputs), config)
+        return found | {"start_logits": found["start_logits"][:, :length]}
 
     facts = {"qa_na_threshold": config.qa_na_threshold} if has_null else {}
     checks = _checks(task)
-    # The joint head takes the best of that many tokens.
-    least = config.beam_size if config.joint_prediction else 1
-    return signatures.servable(
-        source, task.variables, of_texts, of_ids, checks, facts, least
-    )
+    return signatures.servable(source, task.variables, of_texts, of_ids, checks, facts)
 
 
 def windows_on(document: tf.RaggedTensor, query: tf.RaggedTensor, config) -> _Windows:

@@ -102,9 +102,13 @@ def _predictor(folder: Path, config: Mapping[str, Any]) -> TaskPredictor:
     network = huggingface.read_network(folder)
     kind = _kind_of(folder, network, config)
     count = len(network.tensors[f"{network.head()}bias"])
-    labels = () if kind in ("regression", "qa") else _labels(folder, config, count)
     manifest = folder / MANIFEST
     manifest = read_json(manifest) if manifest.is_file() else {}
+    labels: tuple[str, ...] = ()
+    if kind not in ("regression", "qa"):
+        # A tagger's id2label has other letters.
+        labels = tuple(manifest.get("labels", ()))
+        labels = labels or _labels(folder, config, kind, count)
     settings = manifest.get("task", {})
     columns = settings.get("columns") or [("text", "text_b"), ("text",)]
     is_v2 = settings.get("has_impossible", True)
@@ -170,14 +174,16 @@ def _kind_of(folder: Path, network: Network, config: Mapping[str, Any]) -> str:
     )
 
 
-def _labels(folder: Path, config: Mapping[str, Any], count: int) -> tuple[str, ...]:
-    """The names of the classes, in the order of the outputs."""
+def _labels(
+    folder: Path, config: Mapping[str, Any], kind: str, count: int
+) -> tuple[str, ...]:
+    """The names of the classes, in the order of the outputs; tags may be equal."""
     names = config.get("id2label") or {str(i): f"LABEL_{i}" for i in range(count)}
     try:
         labels = tuple(str(names[str(i)]) for i in range(count))
     except (LookupError, TypeError):
         labels = ()
-    if len({*labels}) == count == len(names):
+    if len(labels if kind == "tagging" else {*labels}) == count == len(names):
         return labels
     raise UserError(
         f"{folder / huggingface.CONFIG}: id2label is {shown(names)}, which does not "

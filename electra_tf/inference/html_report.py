@@ -61,7 +61,7 @@ def write_report(
     config = config_of(model_dir)
     title = f"Pre-training of {model_dir.name}"
     parts = [fill("<h1>{title}</h1>", title=title)]
-    results = results_of(model_dir)
+    results = history.results_of(model_dir)
     if passages:
         scores = [detection.score(tokens) for _, tokens in passages]
         replaced, caught = map(sum, zip(*scores, strict=True))
@@ -108,24 +108,6 @@ def _samples(model_dir: Path) -> list[Html]:
     return parts
 
 
-def results_of(model_dir: Path) -> dict[str, Any]:
-    """The stored evaluation of a run; empty if there is none.
-
-    Raises `UserError` (65) for a file that is not JSON.
-    """
-    path = model_dir / "results" / "unsup_results.json"
-    return read_json(path) if path.is_file() else {}
-
-
-def data_of(results: dict[str, Any]) -> str:
-    """Names the data of an evaluation, as training data give better metrics."""
-    return {
-        None: "the run's evaluation data",
-        True: "its training data",
-        False: "the data of eval_tfrecords",
-    }[results.get("is_training_data")]
-
-
 def _metrics_table(results: dict) -> Html:
     rows = []
     for metric in ALL_METRICS:
@@ -138,7 +120,7 @@ def _metrics_table(results: dict) -> Html:
     return fill(
         '<h2>Evaluation</h2><p class="summary">{made_by} {data}.</p>{table}',
         made_by=made_by,
-        data=data_of(results),
+        data=history.data_of(results),
         table=_table(rows),
     )
 

@@ -313,19 +313,20 @@ class CheckpointInfo:
         vocab, advice = Vocabulary.load(path), "Give its own vocabulary."
         vocab.check_same(self.vocab_sha256, f"{self.origin} was trained", advice)
         every = fit_rows(self.open(log), vocab, log)
+        model = dataclasses.replace(self, open=lambda log: every)
+        inferred = model.inferred  # Other models are refused before they are read.
         tensors = weights_in(every, log)
         moments = [name for name in every.shapes if slots and name.endswith(SLOTS)]
         step = int(every.get(STEP)) if STEP in every.shapes else 0
         hparams = hparams or {}
         vocab.check_size(hparams.get("vocab_size", len(vocab)))
-        model = dataclasses.replace(self, open=lambda log: every)
         model.check(hparams, None, EXPORT)
         unknown = _assumed(every.shapes)
-        known = {k: v for k, v in model.inferred.items() if k not in unknown}
+        known = {k: v for k, v in inferred.items() if k not in unknown}
         known |= self.known | fields_of_hparams(hparams, defaults=False)
         if self.tokenizer_config:
             known["do_lower_case"] = self.do_lower_case
-        merged = model.inferred | known
+        merged = inferred | known
         if "num_attention_heads" not in known:
             log(note_of_heads(merged["hidden_size"], self.origin))
         tokenizer = self.tokenizer_config or vocabulary.resolve_settings(

@@ -29,6 +29,7 @@ from electra_tf.config.model import ModelConfig
 from electra_tf.console import Log, silent
 from electra_tf.errors import EXIT_DAMAGED, UserError, reason_of
 from electra_tf.interop import cards, checkpoint, networks, verification
+from electra_tf.interop.cards import UNSTATED, Publication
 from electra_tf.interop.checkpoint import CheckpointInfo, StoredModel
 from electra_tf.interop.networks import Network
 from electra_tf.storage.checkpoints import StoredTensors, of_arrays
@@ -169,7 +170,11 @@ def shape_of(config: dict[str, Any], folder: Path) -> tuple[ModelConfig, int]:
 
 
 def write_huggingface(
-    stored: StoredModel, what: str, output_dir: str | os.PathLike, log: Log = print
+    stored: StoredModel,
+    what: str,
+    output_dir: str | os.PathLike,
+    log: Log = print,
+    publication: Publication = UNSTATED,
 ) -> Path:
     """Writes each network into a directory of its own below `output_dir`.
 
@@ -180,7 +185,7 @@ def write_huggingface(
     written does not compute the same, 73 if it cannot be written.
     """
     found = networks.split(stored, what)
-    return write_networks(found, stored, output_dir, log)
+    return write_networks(found, stored, output_dir, log, publication)
 
 
 def write_networks(
@@ -188,6 +193,7 @@ def write_networks(
     stored: StoredModel,
     output_dir: str | os.PathLike,
     log: Log,
+    publication: Publication,
     checked: Sequence[verification.Result] = (),
     more: Mapping[str, Any] | None = None,
 ) -> Path:
@@ -211,7 +217,7 @@ def write_networks(
     facts = {"words_tokenized_otherwise": words, **(more or {})}
 
     def write(network: Network, folder: Path):
-        return [*checked, *_write_network(network, stored, folder)], facts
+        return [*checked, *_write_network(network, stored, folder, publication)], facts
 
     verification.write_networks(found, stored, output_dir, FORMAT, write, log)
     if not _peer_installed():
@@ -220,7 +226,7 @@ def write_networks(
 
 
 def _write_network(
-    network: Network, stored: StoredModel, folder: Path
+    network: Network, stored: StoredModel, folder: Path, publication: Publication
 ) -> list[verification.Result]:
     known = networks.weight_names(network.shape.num_hidden_layers)
     theirs = {name.ours: name.huggingface for name in known}
@@ -236,7 +242,7 @@ def _write_network(
     limit = stored.trained_length or network.shape.max_position_embeddings
     write_tokenizer(folder, stored.vocab, stored.tokenizer_config, limit)
     architecture = ARCHITECTURES[network.head()]
-    cards.write(folder, model_card(network, stored, architecture))
+    _write_card(network, stored, architecture, folder, publication)
     again = read_network(folder)
     batch, ours, results = verification.reread(network, again, stored.vocab.pad_id)
     if _peer_installed():
@@ -420,6 +426,12 @@ def _open(folder: Path, allow_pytorch_bin: bool, log: Log) -> StoredTensors:
         if network.head() in networks.TASK_HEADS:
             note(f"left out: the head of {ARCHITECTURES[network.head()]}")
             network = network.encoder()
+        segments = network.weight(f"{networks.EMBEDDINGS}token_type_embeddings")
+        if len(segments) > 1 and not np.ptp(segments, 0).any():
+            note(
+                "its segments have equal embeddings, as an exported tagger has them: "
+                "texts of a pair are not told apart"
+            )
         # An encoder and a discriminator are the same part of a model.
         kind = networks.DISCRIMINATOR
         if network.head() == networks.GENERATOR_HEAD:
@@ -654,38 +666,48 @@ _TASKS = {
     "ElectraForTokenClassification": "token-classification",
     "ElectraForSequenceClassification": "text-classification",
 }
+_TAGS = ["electra", "electra-tf"]
 _ONE, _TWO = '"The chef ate the meal."', '"Who ate it?"'
 
 
-def model_card(network: Network, stored: StoredModel, architecture: str) -> str:
-    """The README.md of a Hugging Face directory."""
-    from huggingface_hub import ModelCardData  # reads the environment, and is slow
-
-    shape, length, task = network.shape, stored.trained_length, _TASKS.get(architecture)
-    tags = ["electra", "electra-tf"]
-    data = ModelCardData(library_name="transformers", pipeline_tag=task, tags=tags)
-    steps = f" after {stored.step:,} steps" if stored.step else ""
+def _write_card(
+    network: Network,
+    stored: StoredModel,
+    architecture: str,
+    folder: Path,
+    publication: Publication,
+) -> None:
+    task = _TASKS.get(architecture)
     is_qa = architecture == "ElectraForQuestionAnswering"
-    all_labels = network.problem_type == "multi_label_classification"
-    pair = f'{{"text": {_ONE}, "text_pair": {_TWO}}}'
-    use = cards.fill(
-        FORMAT,
-        architecture,
-        origin=f"It was exported from electra_tf{steps}.",
-        texts=f"{_TWO}, {_ONE}" if is_qa else _ONE,
-        inputs=pair if network.num_texts == 2 else _ONE,
-        # Without it the pipeline shows the likeliest alone.
-        options=", top_k=None" if all_labels else "",
-    )
-    is_electric = stored.config.objective == "electric"
-    facts = dataclasses.asdict(shape) | {
-        "front_matter": data.to_yaml(),
-        "name": stored.name,
-        "architecture": architecture,
-        "use": use,
-        "embedding_size": network.embedding_size,
-        "length": f"{length} tokens" if length else "not known",
-        "tokenizer": stored.tokenizer_config,
-        "electric": cards.fill(FORMAT, "electric") if is_electric else "",
+    facts = {
+        "does": cards.fill(architecture),
+        "origin": "It was exported from electra_tf"
+        + (f" after {stored.step:,} steps." if stored.step else "."),
     }
-    return cards.fill(FORMAT, "card", **facts)
+    rest = None
+    if task is None or is_qa:
+        texts = f"{_TWO}, {_ONE}" if is_qa else _ONE
+        rest = cards.fill(f"{architecture}: rest", texts=texts)
+        facts |= {"architecture": architecture, "texts": texts, "rest": rest}
+    else:
+        inputs = '"The chef [MASK] the meal."' if task == "fill-mask" else _ONE
+        if network.num_texts == 2:
+            inputs = f'{{"text": {_ONE}, "text_pair": {_TWO}}}'
+        options = ""
+        if any(label.startswith("B-") for label in network.labels):
+            options = ', aggregation_strategy="first"'
+        elif network.problem_type == "multi_label_classification":
+            options = ", top_k=None"  # Otherwise it shows the likeliest alone.
+        more = ", truncation=True" if network.problem_type else ""
+        facts |= {"task": task, "inputs": inputs + more, "options": options}
+    cards.write(
+        folder,
+        stored,
+        publication,
+        {"library_name": "transformers", "pipeline_tag": task, "tags": _TAGS},
+        network.shape,
+        title=f"{stored.name}: {architecture}",
+        use=cards.fill(f"transformers: {'model' if rest else 'pipeline'}", **facts),
+        embedding_size=network.embedding_size,
+        more=cards.fill("electric") if stored.config.objective == "electric" else "",
+    )

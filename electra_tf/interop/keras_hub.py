@@ -24,6 +24,7 @@ from electra_tf.config.model import ModelConfig
 from electra_tf.console import Log
 from electra_tf.errors import EXIT_DAMAGED, UserError, reason_of
 from electra_tf.interop import cards, networks, verification
+from electra_tf.interop.cards import UNSTATED, Publication
 from electra_tf.interop.checkpoint import CheckpointInfo, StoredModel
 from electra_tf.interop.networks import Network
 from electra_tf.storage.checkpoints import StoredTensors, of_arrays
@@ -69,7 +70,11 @@ def _names(shape: ModelConfig) -> dict[str, str]:
 
 
 def write_keras_hub(
-    stored: StoredModel, what: str, output_dir: str | os.PathLike, log: Log = print
+    stored: StoredModel,
+    what: str,
+    output_dir: str | os.PathLike,
+    log: Log = print,
+    publication: Publication = UNSTATED,
 ) -> Path:
     """Writes the encoder of each network as a preset of its own below `output_dir`.
 
@@ -90,12 +95,17 @@ def write_keras_hub(
         )
     if heads := [network.head() for network in found.values() if network.head()]:
         log(f"Left out, KerasHub has no place for them: {', '.join(heads)}")
-    write = functools.partial(_write_encoder, stored=stored, log=log)
+    more = {"stored": stored, "log": log, "publication": publication}
+    write = functools.partial(_write_encoder, **more)
     return verification.write_networks(found, stored, output_dir, FORMAT, write, log)
 
 
 def _write_encoder(
-    network: Network, folder: Path, stored: StoredModel, log: Log
+    network: Network,
+    folder: Path,
+    stored: StoredModel,
+    log: Log,
+    publication: Publication,
 ) -> tuple[list[verification.Result], dict[str, Any]]:
     import keras_hub
 
@@ -116,16 +126,17 @@ def _write_encoder(
         lowercase=config.do_lower_case,
         strip_accents=config.do_lower_case and config.strip_accents,
     ).save_to_preset(str(folder))
-    card = cards.fill(
-        FORMAT,
-        "card",
-        name=stored.name,
-        layers=network.shape.num_hidden_layers,
-        width=width,
-        length=stored.trained_length or network.shape.max_position_embeddings,
-        tokenizer=config,
+    length = stored.trained_length or shape.max_position_embeddings
+    cards.write(
+        folder,
+        stored,
+        publication,
+        {"library_name": "keras-hub", "tags": ["electra"]},
+        shape,
+        title=f"{stored.name}: a preset of KerasHub",
+        use=cards.fill(FORMAT, name=stored.name, length=length),
+        embedding_size=network.embedding_size,
     )
-    cards.write(folder, card)
     tokenizer = keras_hub.models.Tokenizer.from_preset(str(folder))
 
     def encode(texts: list[str]) -> list[list[int]]:

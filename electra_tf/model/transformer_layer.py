@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import keras
 import tensorflow as tf
 
-from electra_tf.model import target, tpu
+from electra_tf.model import target
 from electra_tf.model.dropout import dropout, fold_in
 
 LAYER_NORM_EPSILON = 1e-12
@@ -146,13 +146,39 @@ class LayerNorm(keras.layers.Layer):
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         if target.is_for_tpu():
-            weights = self.gamma.value, self.beta.value
-            return tpu.layer_norm(x, *weights, LAYER_NORM_EPSILON)
+            return _normalized(x, self.gamma.value, self.beta.value)
         y = tf.cast(x, tf.float32)
         centered = y - tf.reduce_mean(y, axis=-1, keepdims=True)
         variance = tf.reduce_mean(tf.square(centered), axis=-1, keepdims=True)
         scale = tf.math.rsqrt(variance + LAYER_NORM_EPSILON)
         return tf.cast(centered * scale * self.gamma + self.beta, x.dtype)
+
+
+@tf.custom_gradient
+def _normalized(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor):
+    """LayerNorm in one pass over `x`, and its gradient in two.
+
+    In LayerNorm each sum waits for the previous one, which takes a pass for each.
+    Memory traffic limits the speed of a TPU.
+    """
+    y = tf.cast(x, tf.float32)
+    mean = tf.reduce_mean(y, axis=-1, keepdims=True)
+    square = tf.reduce_mean(tf.square(y), axis=-1, keepdims=True)
+    variance = tf.maximum(square - tf.square(mean), 0.0)
+    scale = tf.math.rsqrt(variance + LAYER_NORM_EPSILON)
+
+    def gradient(dy):
+        dy = tf.cast(dy, tf.float32)
+        normal = (tf.cast(x, tf.float32) - mean) * scale
+        rows = list(range(x.shape.rank - 1))
+        scaled = dy * gamma
+        along = tf.reduce_mean(scaled * normal, axis=-1, keepdims=True)
+        level = tf.reduce_mean(scaled, axis=-1, keepdims=True)
+        dx = (scaled - level - normal * along) * scale
+        d_gamma = tf.reduce_sum(dy * normal, rows)
+        return tf.cast(dx, x.dtype), d_gamma, tf.reduce_sum(dy, rows)
+
+    return tf.cast((y - mean) * scale * gamma + beta, x.dtype), gradient
 
 
 @keras.saving.register_keras_serializable("electra_tf")
@@ -193,7 +219,8 @@ def _swap_heads(x: tf.Tensor):
 class SelfAttention(keras.layers.Layer):
     """Multi-head scaled dot-product attention: [B * L, H] -> [B * L, H].
 
-    On TPUs -> [B, heads, L, head].
+    On TPUs -> [B, heads, L, head]. With plain matrix products, TPUs spend a seventh of
+    a step on copying queries, keys, values and gradients to another layout.
     """
 
     def __init__(
@@ -251,15 +278,21 @@ class SelfAttention(keras.layers.Layer):
         The query has L / head_size fewer numbers than the scores.
         """
         scale = tf.cast(1 / math.sqrt(self.head_size), self.compute_dtype)
-        query = self._heads(self.query, x, length) * scale
+        query = self._heads(self.query, x, length, scale)
         return query, self._heads(self.key, x, length)
 
-    def _heads(self, projection, x: tf.Tensor, length) -> tf.Tensor:
+    def _heads(self, projection, x: tf.Tensor, length, scale=None) -> tf.Tensor:
         """The output of a dense layer for `x` [B * L, H]: [B, heads, L, head]."""
-        if target.is_for_tpu():
-            return tpu.heads_of(projection, x, length, self.num_heads)
-        x = tf.reshape(projection(x), [-1, length, self.num_heads, self.head_size])
-        return _swap_heads(x)
+        heads = [self.num_heads, self.head_size]
+        if not target.is_for_tpu():
+            x = projection(x) if scale is None else projection(x) * scale
+            return _swap_heads(tf.reshape(x, [-1, length, *heads]))
+        width = x.shape[-1]
+        kernel, bias = (tf.cast(v.value, x.dtype) for v in projection.weights)
+        x = tf.reshape(x, [-1, length, width])
+        x = tf.einsum("blw,whd->bhld", x, tf.reshape(kernel, [width, *heads]))
+        x += tf.reshape(bias, [heads[0], 1, heads[1]])
+        return x if scale is None else x * scale
 
 
 @serializable
@@ -287,13 +320,20 @@ class Residual(keras.layers.Layer):
     def call(
         self, x: tf.Tensor, skip: tf.Tensor, seed: tf.Tensor | None = None
     ) -> tf.Tensor:
-        if x.shape.rank == 4:  # by heads, on TPUs
-            x = tpu.from_heads(self.dense, x)  # [B, L, H]
-            skip = tf.reshape(skip, tf.shape(x))
-        else:
-            x = self.dense(x)
-        x = self.layer_norm(dropout(x, self.dropout_rate, seed) + skip)
-        return tf.reshape(x, [-1, self.width])
+        if x.shape.rank == 4:
+            return self._project_heads(x, skip, seed)
+        return self.layer_norm(dropout(self.dense(x), self.dropout_rate, seed) + skip)
+
+    def _project_heads(self, x, skip, seed) -> tf.Tensor:
+        """The same for `x` [B, heads, L, head]: [B * L, H].
+
+        XLA fuses the following operations with the product if shapes stay [B, L, H].
+        """
+        kernel, bias = (tf.cast(v.value, x.dtype) for v in self.dense.weights)
+        kernel = tf.reshape(kernel, [x.shape[1], x.shape[3], self.width])
+        x = tf.einsum("bhld,hdw->blw", x, kernel) + bias
+        x = dropout(x, self.dropout_rate, seed) + tf.reshape(skip, tf.shape(x))
+        return tf.reshape(self.layer_norm(x), [-1, self.width])
 
 
 @serializable

@@ -3,6 +3,7 @@
 
 import itertools
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from electra_tf.config.hparams import show
@@ -12,7 +13,7 @@ from electra_tf.config.pretraining import (
     PretrainingConfig,
 )
 from electra_tf.errors import UserError
-from electra_tf.storage.manifest import CheckpointManifest
+from electra_tf.storage.manifest import CheckpointManifest, read_json
 
 
 def started_phases(hparams: Mapping[str, Any], step: int) -> list[dict[str, Any]]:
@@ -83,3 +84,21 @@ def last_step_of(saved: CheckpointManifest | None, config: PretrainingConfig) ->
     The model of another run counts as finished.
     """
     return max(0, saved.step - 1) if saved else config.num_train_steps - 1
+
+
+def results_of(model_dir: Path) -> dict[str, Any]:
+    """The stored evaluation of a run; empty if there is none.
+
+    Raises `UserError` (65) for a file that is not JSON.
+    """
+    path = model_dir / "results" / "unsup_results.json"
+    return read_json(path) if path.is_file() else {}
+
+
+def data_of(results: dict[str, Any]) -> str:
+    """Names the data of an evaluation, as training data give better metrics."""
+    return {
+        None: "the run's evaluation data",
+        True: "its training data",
+        False: "the data of eval_tfrecords",
+    }[results.get("is_training_data")]

@@ -17,7 +17,8 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from electra_tf.config.pretraining import PretrainingConfig
-from electra_tf.model import target, tpu
+from electra_tf.model import target
+from electra_tf.model.dropout import mix
 
 # Width of the blocks of the two-level inverse CDF: about sqrt(V), so that both levels
 # stay small next to the one pass over the vocabulary that forms the weights.
@@ -75,7 +76,7 @@ def sample_from_softmax(
 
     Same distribution as the original's Gumbel noise, with one random number per draw
     instead of one per vocabulary entry: by inverse CDF, and on TPUs by the largest
-    with `tpu.gumbel` added.
+    with `gumbel` added.
 
     Args:
       logits: float32 [..., V].
@@ -96,7 +97,7 @@ def sample_from_softmax(
         if disallowed_ids is not None:
             flat = tf.reshape(disallowed_ids, [-1, 1])
             rows -= tf.where(tf.range(vocab_size) == flat, 1000.0, 0.0)
-        rows += tpu.gumbel(uniform_rows, vocab_size)
+        rows += gumbel(uniform_rows, vocab_size)
         best = tf.argmax(rows, axis=-1, output_type=tf.int32)
         return tf.reshape(best, tf.shape(uniform))
     if disallowed_ids is not None:
@@ -107,6 +108,24 @@ def sample_from_softmax(
         rows = tf.tensor_scatter_nd_add(rows, place, tf.fill(tf.shape(flat), -1000.0))
     weights = tf.exp(rows - tf.reduce_max(rows, axis=-1, keepdims=True))
     return tf.reshape(_inverse_cdf(weights, uniform_rows), tf.shape(uniform))
+
+
+def gumbel(uniform: tf.Tensor, vocab_size: int) -> tf.Tensor:
+    """Gumbel noise for each token, by a uniform for all of them [M]: float32 [M, V].
+
+    A hash of the uniform and the token, as dropout's. To draw by it is more arithmetic
+    than to search a cumulative sum, but the scores are read once, as they lie: a TPU
+    would copy them into another layout, blocks of the vocabulary beside each other.
+    """
+    seed = tf.bitcast(uniform, tf.uint32)[:, None]
+    keys = [mix(seed, tf.constant(number, tf.uint32)) for number in (1, 2)]
+    # An odd constant, 2**32 / golden ratio, keeps neighbours far apart.
+    place = tf.range(vocab_size, dtype=tf.int32)
+    place = tf.cast(place, tf.uint32) * tf.constant(0x9E3779B9, tf.uint32)
+    bits = tf.cast(mix(place + keys[0], keys[1]), tf.float32)
+    # Exponential, and exact where it is small: those are the ones that win.
+    waiting = -tf.math.log1p((bits + 0.5) * -((1 - 2.0**-24) / 2**32))
+    return -tf.math.log(waiting)
 
 
 def sample_uniformly(

@@ -147,19 +147,19 @@ class Mirror:
         log: Callable[[str], None] = print,
     ):
         self._directory = os.fspath(directory)
-        self._writes, self._lock = writes, Lock(directory, flag)
-        self._keep, self._log = keep, log
+        self._lock = Lock(directory, flag) if writes else None
+        self._keep, self._log, self._is_removed = keep, log, False
         names = _FOLDERS if remote.is_remote(directory) else ()
         self._folders = [os.path.join(directory, name) for name in names]
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Mirror:
         with contextlib.ExitStack() as stack:
-            if self._writes:
+            if self._lock:
                 stack.enter_context(self._lock)
             for folder in self._folders:
-                _bring_run(folder, self._writes)
-                if self._writes:
+                _bring_run(folder, is_writer=self._lock is not None)
+                if self._lock:
                     _remove_incomplete(folder)
             self._stack = stack.pop_all()
         return self
@@ -167,14 +167,15 @@ class Mirror:
     def __exit__(self, kind, error, _) -> None:
         with self._stack:
             code = getattr(error, "exit_code", None)
-            if self._lock.removes_folder or code in (EXIT_CANNOT_WRITE, EXIT_LOCKED):
+            if self._is_removed or code in (EXIT_CANNOT_WRITE, EXIT_LOCKED):
                 return
             with contextlib.suppress(UserError) if error else contextlib.nullcontext():
                 self.upload()
 
     def check(self) -> None:
         """Raises `UserError` (75) when the lock was lost: others may write now."""
-        self._lock.check()
+        if self._lock:
+            self._lock.check()
 
     def put(self, names: Sequence[str]) -> None:
         """Uploads some files now, one after the other; the rest comes in the end."""
@@ -188,8 +189,7 @@ class Mirror:
                 os.unlink(os.path.join(self._directory, name))
 
     def remove(self) -> None:
-        """Removes a writer's directory, in a bucket as well: the manifests first."""
-        self._lock.removes_folder = True
+        """Removes the directory, in a bucket as well: the manifests first."""
         if self._folders:
             names = [n for n in remote.listing(self._directory) if not is_of_lock(n)]
             names.sort(key=lambda name: not name.endswith(CHECKPOINT_MANIFEST))
@@ -199,10 +199,13 @@ class Mirror:
                 shutil.rmtree(entry, ignore_errors=True)
             elif not is_of_lock(entry.name):
                 os.unlink(entry)
+        self._is_removed = True
+        if self._lock:
+            self._lock.removes_folder = True
 
     def upload(self) -> None:
         """Uploads what has changed; raises `UserError` (73, 75) if that fails."""
-        if not (self._writes and self._folders):
+        if self._lock is None or not self._folders:
             return
         for wait in (*_WAITS, None):
             try:

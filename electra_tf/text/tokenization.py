@@ -231,7 +231,7 @@ def refuse_table(values: Any) -> None:
     """Raises UserError for a dict or a DataFrame, which yield the names of columns."""
     if isinstance(values, Mapping) or hasattr(values, "columns"):
         raise UserError(
-            f"a {type(values).__name__} is a table: give one of its columns, as a list."
+            f"a {type(values).__name__} is a table, no list: give one of its columns."
         )
 
 

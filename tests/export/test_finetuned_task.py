@@ -211,8 +211,8 @@ def test_serving_without_electra_tf(exports, tmp_path):
         assert "from 0 to] [59]" in answers[name][4]["message"]
     assert "text and text_b have rows" in answers["sts"][3]["message"]
     assert "question and context have rows" in answers["squad"][3]["message"]
-    assert "from 5 to 32 tokens" in answers["squad"][4]["message"]
-    assert "ok" in answers["plain"][4]  # Only the joint head needs as many.
+    for name in ("squad", "plain"):  # fewer tokens than the joint head's beam
+        assert np.shape(answers[name][4]["ok"]["start_logits"]) == (1, 3)
     outputs = answers["chunk"][0]["ok"]
     for row, text in enumerate(texts):
         count = outputs["num_words"][row]

@@ -76,16 +76,12 @@ def test_saved_models_compute_the_same(runs, tmp_path, name):
     data, _ = runs(name)
     if not OBJECTIVES[name].main_network:
         export(data, tmp_path / "generator", "saved_model", what="generator")
-        for kind in ("saved_model", "litert", "huggingface"):
+        for kind in ("saved_model", "huggingface"):
             with pytest.raises(UserError, match="has no encoder"):
                 export(data, tmp_path / kind, kind, what="encoder")
         for kind in ("huggingface", "keras_hub"):
             with pytest.raises(UserError, match="no encoder that reads"):
                 export(data, tmp_path / kind, kind)
-        for what in (None, "generator"):
-            pytest.importorskip("onnx")
-            with pytest.raises(UserError, match="no (generator|part) for"):
-                export(data, tmp_path / "onnx", "onnx", what=what)
         with pytest.raises(UserError, match="has --what preprocessor, generator"):
             export(data, tmp_path / "detector", "saved_model", what="detector")
         return
@@ -99,12 +95,10 @@ def test_saved_models_compute_the_same(runs, tmp_path, name):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", ["huggingface", "litert"])
 @pytest.mark.parametrize("name", ["replace_mlm", "all_tokens_mlm", "adversarial"])
-def test_encoders_in_other_formats(runs, tmp_path, name, kind):
-    if kind == "huggingface":
-        pytest.importorskip("safetensors")
-    export(runs(name)[0], tmp_path / "out", kind, what="encoder")
+def test_encoders_for_transformers(runs, tmp_path, name):
+    pytest.importorskip("safetensors")
+    export(runs(name)[0], tmp_path / "out", "huggingface", what="encoder")
     assert any((tmp_path / "out").rglob("*"))
 
 

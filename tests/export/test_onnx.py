@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """ONNX files compute the same in onnxruntime."""
 
+import functools
 import json
 
 import numpy as np
@@ -8,16 +9,20 @@ import pytest
 import tensorflow as tf
 
 from electra_tf.errors import UserError
-from electra_tf.export import formats, onnx
+from electra_tf.export import finetuned_task, formats, onnx
 from electra_tf.export.formats import ExportRequest
 from electra_tf.export.signatures import NAMES, Check
 from electra_tf.interop import networks, readers
 from tests.helpers.cards import run_snippets
 from tests.helpers.exporting import tiny_source, write_run
 from tests.helpers.runs import by_default
+from tests.helpers.tiny_trials import SQUAD, answers, write_data, write_trials
+from tests.helpers.tiny_trials import batch_of as questions_of
 
-pytest.importorskip("onnx")
+pytest.importorskip("tf2onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
+HEADS = ("cola", "sts", "chunk", "topics", "joint", "plain", "at_cls")
+HEADS += ("no_start",)
 
 
 def export(folder, variant="electra", hparams=None, **options):
@@ -83,12 +88,11 @@ def test_int8_is_smaller_and_measured(tmp_path):
 @pytest.mark.thorough
 @pytest.mark.parametrize("variant", ["electric", "electric_unigram"])
 def test_electric_scores(tmp_path, variant):
-    for what in ("generator", "detector"):
-        message = f"no {what} for --format onnx.\n.* encoder, scorer"
-        with pytest.raises(UserError, match=message):
-            export(tmp_path, variant, what=what)
+    message = "no preprocessor for --format onnx.\n.* encoder, detector, scorer"
+    with pytest.raises(UserError, match=message):
+        export(tmp_path, variant, what="preprocessor")
     found = {path.stem: path for path in export(tmp_path, variant).glob("*.onnx")}
-    assert set(found) == {"encoder", "scorer"}
+    assert {"encoder", "detector", "scorer"} <= set(found)
     source = tiny_source(variant)
     session = onnxruntime.InferenceSession(found["scorer"])
     for rows, length in ((1, 3), (4, 40)):
@@ -111,3 +115,54 @@ def test_snippets_of_the_cards_run_without_tensorflow(tmp_path):
     printed = run_snippets(tmp_path, cards, before)
     assert "'logits': array([[" in printed["detector"]
     assert "'mlm_logits': array([[[" in printed["generator"]
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory):
+    """A function: name -> (the task, the folder of its ONNX file)."""
+    folders = write_trials(write_data(tmp_path_factory.mktemp("data")))
+
+    @functools.cache
+    def convert(name):
+        (folder, what), out = folders[name], tmp_path_factory.mktemp(name) / name
+        request = ExportRequest("onnx", str(out), what=what)
+        formats.export(request._replace(init_checkpoint=str(folder)))
+        return finetuned_task.read_task(folder, what), out
+
+    return convert
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", by_default(HEADS, ["joint"]))
+def test_outputs_are_those_of_the_model(converted, name):
+    task, folder = converted(name)
+    facts, batch = task.facts, questions_of(task, 3)
+    [path] = folder.glob("*.onnx")
+    session = onnxruntime.InferenceSession(path)
+    outputs = [output.name for output in session.get_outputs()]
+    found = dict(zip(outputs, session.run(None, batch), strict=True))
+    expected = answers(task, batch)
+    assert found.keys() == expected.keys()
+    real = batch["input_mask"] == 1 if name == "chunk" else ...
+    for key, array in expected.items():
+        assert found[key].dtype == array.dtype, key
+        gap = {"atol": 5e-5, "rtol": 1e-5}
+        np.testing.assert_allclose(found[key][real], array[real], **gap, err_msg=key)
+    if name == "joint":  # rows shorter than its beam of 5
+        short = {key: array[:, :3] for key, array in batch.items()}
+        [starts] = session.run(["start_logits"], short)
+        np.testing.assert_allclose(starts, answers(task, short)["start_logits"], **gap)
+    if name == "topics":
+        assert (found["probabilities"].sum(1) > 1.01).any()  # each by itself
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["labels"] == list(facts.labels)
+    settings = manifest["task"]["hparams"]
+    if facts.kind == "qa":
+        for key in ("doc_stride", "max_query_length", "max_answer_length"):
+            assert settings[key] == SQUAD[key]
+        assert settings["qa_na_threshold"] == task.config.qa_na_threshold
+
+
+@pytest.mark.thorough
+def test_snippets_of_the_cards_run(converted, tmp_path):
+    run_snippets(tmp_path, [converted(n)[1] / "README.md" for n in ("cola", "joint")])

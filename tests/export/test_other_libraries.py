@@ -3,10 +3,13 @@
 
 import functools
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import electra_tf
 from electra_tf.errors import EXIT_CONFIG, UserError
 from electra_tf.export import finetuned_task, formats, other_libraries
 from electra_tf.export.formats import ExportRequest
@@ -18,6 +21,7 @@ from tests.helpers.tiny_trials import (
     answers,
     batch_of,
     write_data,
+    write_run,
     write_trials,
 )
 
@@ -81,7 +85,10 @@ def test_outputs_are_those_of_transformers(converted, folders, name):
         np.testing.assert_allclose(logits, values, atol=1e-4)
         assert {0.0, 5.0} < set(values.tolist()), np.unique(values)
     else:
-        assert tuple(config.id2label.values()) == tuple(task.facts.labels)
+        labels = tuple(task.facts.labels)
+        if name == "chunk":
+            labels = tuple(x.replace("S-", "B-").replace("E-", "I-") for x in labels)
+        assert tuple(config.id2label.values()) == labels
         real = batch["input_mask"] == 1 if name == "chunk" else ...
         logits = output.logits.numpy()[real]
         np.testing.assert_allclose(logits, expected["logits"][real], **gap)
@@ -91,11 +98,49 @@ def test_outputs_are_those_of_transformers(converted, folders, name):
     settings = json.loads((directory / "tokenizer_config.json").read_text())
     assert settings["model_max_length"] == 24
     stored = readers.read(folders[name][0], log=lambda line: None)
-    again = readers.read(directory, log=lambda line: None)
+    notes: list[str] = []
+    again = readers.read(directory, log=notes.append)
+    assert any("equal embeddings" in line for line in notes) == (name == "chunk")
     assert again.tensors.keys() == stored.tensors.keys()
     for key, array in stored.tensors.items():
         if name != "chunk" or "token_type" not in key:
             np.testing.assert_array_equal(again.tensors[key], array)
+
+
+@pytest.mark.thorough
+def test_tagged_names_are_whole_in_pipelines(tmp_path):
+    """The pipeline joins B- and I-; the labels that we read are those of the trial."""
+    torch, transformers = (pytest.importorskip(x) for x in ("torch", "transformers"))
+    data, file = write_data(tmp_path), tmp_path / "names.jsonl"
+    row = {"words": [*"abcd"], "tags": ["B-X", "I-X", "O", "B-X"]}
+    file.write_text(json.dumps(row) + "\n")
+    own = {"type": "tagging", "words": "words", "tags": "tags"}
+    own |= {"train": str(file), "dev": str(file)}
+    config, _, _ = write_run(data, {"task_names": ["own"], "tasks": {"own": own}})
+    task = finetuned_task.read_task(Path(config.trial_dir(1)), "own")
+    other_libraries.write_task(task, tmp_path / "out", log=lambda line: None)
+    directory, labels = tmp_path / "out" / "own", task.facts.labels
+    tags = ["B-X", "E-X", "O", "S-X", "S-X"]
+
+    class Head(torch.nn.Module):
+        def forward(self, hidden):
+            logits = torch.zeros(*hidden.shape[:2], len(labels))
+            for place, tag in enumerate(tags, start=1):
+                logits[0, place, labels.index(tag)] = 9.0
+            return logits
+
+    run = transformers.pipeline(
+        "token-classification", model=str(directory), aggregation_strategy="first"
+    )
+    run.model.classifier = Head()
+    names = run("waa wab waz waa wab")
+    assert [name["word"] for name in names] == ["waa wab", "waa", "wab"]
+    assert {name["entity_group"] for name in names} == {"X"}
+    assert electra_tf.load(directory)._task.labels == list(labels)
+    copy = shutil.copytree(directory, tmp_path / "copy")
+    (copy / "manifest.json").unlink()  # Two outputs have one name then.
+    [row] = electra_tf.load(copy).predict([["waa", "wab", "waz"]])
+    assert {*row["tags"]} <= {*run.model.config.id2label.values()}
 
 
 @pytest.mark.parametrize(
@@ -130,6 +175,6 @@ def test_head_that_computes_otherwise_is_not_written(folders, tmp_path, monkeypa
 def test_snippets_of_the_cards_run(converted, tmp_path):
     cards = [converted(name)[1] / "README.md" for name in NAMES]
     printed = run_snippets(tmp_path, cards)
-    assert "'label': '" in printed["cola"] and "'entity': '" in printed["chunk"]
+    assert "'label': '" in printed["cola"] and "'entity_group': '" in printed["chunk"]
     assert "'label': 'sts'" in printed["sts"] and printed["squad"].strip()
     assert all(f"'label': '{topic}'" in printed["topics"] for topic in TOPICS)

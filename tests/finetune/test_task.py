@@ -14,7 +14,7 @@ import pytest
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
-from electra_tf.export import litert, onnx, saved_model
+from electra_tf.export import onnx, saved_model
 from electra_tf.finetune import batches, inputs, preprocessing
 from electra_tf.finetune.registry import check_description, make_tasks
 from electra_tf.finetune.task import HeadSpec, write_facts
@@ -543,7 +543,7 @@ def test_one_class_or_none(tmp_path):
 
 def test_names_of_parts_of_a_model_are_reserved():
     """--what of export_model.py would take the part for the task."""
-    known = saved_model.WHAT, onnx.WHAT, litert.WHAT, networks.WHAT
+    known = saved_model.WHAT, onnx.WHAT, networks.WHAT
     assert {name for names in known for name in names} == {*networks.PARTS}
     keys = {"type": "tagging", "train": "a.txt", "dev": "a.txt"}
     for name in networks.PARTS:

@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import electra_tf
 from electra_tf.config.objectives import translated
 from electra_tf.errors import UserError
+from electra_tf.export import formats
+from electra_tf.export.formats import ExportRequest
 from electra_tf.finetune.run import hparams_of
 from electra_tf.interop import networks, readers, tf1
-from electra_tf.text.vocabulary import TokenizerConfig
-from tests.helpers.exporting import tiny_source, write_run
+from electra_tf.text.vocabulary import TokenizerConfig, write_tokens
+from tests.helpers.exporting import tiny_source, tiny_vocabulary, write_run
 from tests.helpers.interop_models import (
     RUNS,
     VOCAB,
@@ -284,3 +287,16 @@ def test_incomplete_models_are_refused(tmp_path, code, text, change):
     prefix = tmp_path / "model.ckpt-0"
     tf1.save_tensors(prefix, golden("mlm")._replace(tensors=tensors))
     refused(prefix, code, text, hparams=HEADS)
+
+
+def test_object_based_checkpoints_are_refused(tmp_path):
+    """Those of tf.train.Checkpoint, as other programs in TensorFlow 2 write them."""
+    tf.train.Checkpoint(model=tf.train.Checkpoint(b=tf.Variable([1.0]))).save(
+        str(tmp_path / "ckpt")
+    )
+    write_tokens(tmp_path / "vocab.txt", tiny_vocabulary().tokens)
+    request = ExportRequest("huggingface", str(tmp_path / "out"))
+    request = request._replace(init_checkpoint=str(tmp_path))
+    for use in (electra_tf.load, lambda _: formats.export(request)):
+        with pytest.raises(UserError, match="not an ELECTRA model: its first name"):
+            use(tmp_path)

@@ -62,6 +62,8 @@ def test_a_checkpoint_is_exported_to_hugging_face(pretrained, tmp_path):
         ("", 2, ["--init-checkpoint"]),
         ("--init-checkpoint x --data-dir d --model-name m", 2, ["--data-dir"]),
         ("--data-dir /no --model-name m", 2, ["/no/models/m"]),
+        ("--format litert", 1, ["left in version 0.2: tf.lite is leaving TensorFlow"]),
+        ("--format=tflite", 1, ["--format tflite left in version 0.2"]),
         ("--init-checkpoint PICKLE", 2, ["pickle", "safetensors"]),
         ("--init-checkpoint x --output-dir USED", 73, ["in use"]),
         ("--init-checkpoint x --jit-compile", 2, ["--format saved_model"]),
