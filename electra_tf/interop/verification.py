@@ -66,15 +66,9 @@ def words_tokenized_otherwise(
     return {"different": different, "total": len(whole)}
 
 
-def fixed_batch(
-    shape: ModelConfig, pad_id: int, length: int = 32
-) -> dict[str, np.ndarray]:
-    """Four rows of ids with padding and two segments, int32 [4, L].
-
-    Args:
-      length: of the rows, if the model can read as many.
-    """
-    length = min(shape.max_position_embeddings, length)
+def fixed_batch(shape: ModelConfig, pad_id: int) -> dict[str, np.ndarray]:
+    """Four rows of ids with padding and two segments, int32 [4, L], L at most 32."""
+    length = min(shape.max_position_embeddings, 32)
     rng = np.random.default_rng(6)
     ids = rng.integers(0, shape.vocab_size, (4, length)).astype(np.int32)
     real = np.linspace(length, max(3, length // 3), 4).astype(int)[:, None]

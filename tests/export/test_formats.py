@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The main network of every objective in the formats of other libraries."""
+"""Every format holds the main network of every objective, and the vocabulary."""
 
 import functools
 
@@ -10,7 +10,8 @@ from electra_tf.config.objectives import DISCRIMINATOR_HEAD, OBJECTIVES
 from electra_tf.errors import UserError
 from electra_tf.export import formats
 from electra_tf.interop import networks, readers
-from tests.helpers.exporting import tiny_source, write_run
+from electra_tf.text.vocabulary import Vocabulary
+from tests.helpers.exporting import tiny_source, tiny_vocabulary, write_run
 from tests.helpers.runs import by_default
 from tests.helpers.tiny_pretraining import VARIANTS
 
@@ -133,3 +134,42 @@ def test_untrained_discriminator_is_not_exported(tmp_path):
     write_run(tmp_path, source, **hparams)
     with pytest.raises(UserError, match="step 7 of a two-stage run"):
         export(tmp_path, tmp_path / "out", "tf1")
+
+
+# KerasHub strips the tokens that it reads: blank ones would be one.
+KINDS = sorted(formats.FORMATS.keys() - {"keras_hub"})
+
+
+@pytest.fixture(scope="module")
+def with_blanks():
+    """Its vocabulary has blank tokens, as the Chinese one of BERT has."""
+    blank = {"unused0": "\u2028", "unused1": "", "unused2": "\u3000"}
+    tokens = tiny_vocabulary().tokens
+    vocab = Vocabulary(tuple(blank.get(token, token) for token in tokens))
+    assert set(blank.values()) < set(vocab.tokens)
+    return tiny_source(vocab=vocab)
+
+
+@pytest.mark.parametrize("kind", by_default(KINDS, ["onnx"]))
+def test_blank_tokens_are_kept(with_blanks, tmp_path, kind):
+    write_run(tmp_path, with_blanks)
+    out = tmp_path / "out"
+    options = {"handle": "me/tiny"} if kind == "hub" else {}
+    formats.export(
+        formats.ExportRequest(kind, str(out), str(tmp_path), "tiny", **options)
+    )
+    names = "vocab.txt", "vocabulary.txt", "tokenizer.json"
+    found = [path for name in names for path in out.rglob(name)]
+    for path in found:
+        assert Vocabulary.load(path).sha256 == with_blanks.vocab.sha256, path
+    assert found
+
+
+def test_keras_hub_refuses_tokens_that_are_equal_when_stripped(with_blanks, tmp_path):
+    write_run(tmp_path, with_blanks)
+    request = formats.ExportRequest(
+        "keras_hub", str(tmp_path / "out"), str(tmp_path), "tiny"
+    )
+    with pytest.raises(UserError, match="KerasHub strips tokens"):
+        formats.export(request)
+    assert not (tmp_path / "out").exists()
