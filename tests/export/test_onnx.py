@@ -75,8 +75,12 @@ def test_every_part_at_every_length(tmp_path, act):
 
 @pytest.mark.thorough
 def test_int8_is_smaller_and_measured(tmp_path):
+    wide = {"hidden_size": 64, "num_hidden_layers": 1, "intermediate_size": 256}
+    wide |= {"max_position_embeddings": 40}
+    hparams = {"model_hparam_overrides": wide}
     paths = [
-        export(tmp_path, what="encoder", precision=precision) / "encoder.onnx"
+        export(tmp_path, hparams=hparams, what="encoder", precision=precision)
+        / "encoder.onnx"
         for precision in ("int8", "float32")
     ]
     assert paths[0].stat().st_size < paths[1].stat().st_size
