@@ -54,7 +54,7 @@ def test_input_pipeline():
 
 @pytest.mark.slow  # starts transformers and XLA
 def test_serving_gives_the_numbers_of_torch(tmp_path):
-    for name in ("torch", "transformers", "onnxruntime"):
+    for name in ("torch", "transformers", "onnxruntime", "tf2onnx"):
         pytest.importorskip(name)
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     hparams = {"embedding_size": 8, "model_hparam_overrides": sizes}

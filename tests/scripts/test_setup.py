@@ -17,8 +17,8 @@ import setuptools
 from tests.helpers.runs import ROOT, write_tiny_data
 
 # Imported where it is installed; otherwise an error names the extra.
-OPTIONAL = {"onnx", "onnxruntime", "torch", "transformers"}
-OPTIONAL |= {"apache_beam", "backports", "fsspec", "pyarrow"}
+OPTIONAL = {"onnx", "onnxruntime", "tf2onnx", "torch", "transformers"}
+OPTIONAL |= {"apache_beam", "backports", "fsspec", "kagglehub", "pyarrow"}
 # The package of several that share a folder.
 SHARED = {"backports": ["backports.zstd"]}
 
