@@ -55,10 +55,7 @@ def measure(config: FinetuningConfig, lengths: list[int]) -> list[dict]:
     """A row per length, longest first."""
     import tensorflow as tf
 
-    from electra_tf.finetune.model import (
-        TrainableFinetuningModel,
-        build_finetuning_model,
-    )
+    from electra_tf.finetune.model import build_finetuning_model, training_task
     from electra_tf.finetune.task import HeadSpec
     from electra_tf.train import optimization
     from electra_tf.train import step as training_step
@@ -67,7 +64,7 @@ def measure(config: FinetuningConfig, lengths: list[int]) -> list[dict]:
     given = [SimpleNamespace(name="task", head=head)]
     task, state, placement = place(
         config,
-        lambda: TrainableFinetuningModel(build_finetuning_model(config, given)),
+        lambda: training_task(build_finetuning_model(config, given)),
         lambda: optimization.create_finetuning_optimizer(config, 100_000),
     )
     matmul, matmul_flops = make_device(config.precision).make_matmul()

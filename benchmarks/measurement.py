@@ -357,8 +357,7 @@ def place_pretraining(config: PretrainingConfig, special: tuple[int, int, int]):
     from electra_tf.train import optimization
 
     def make_task():
-        model = pretraining.build_pretrainer(config, special)
-        return pretraining.TrainablePretrainer(model)
+        return pretraining.task_of(pretraining.build_pretrainer(config, special))
 
     return place(config, make_task, lambda: optimization.create_optimizer(config))
 

@@ -8,7 +8,6 @@ batches = electra_tf.make_dataset(records, config, vocab)
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 import tempfile
@@ -132,8 +131,7 @@ def make_dataset(
     """
     from electra_tf.pretrain.pretrain_data import RunData
 
-    part = dataclasses.replace(
-        config,
+    part = config.replaced(
         vocab_size=len(vocab),
         pretrain_tfrecords=records,
         eval_tfrecords=records,

@@ -14,7 +14,11 @@ import pytest
 import tensorflow as tf
 
 import electra_tf as et
-from electra_tf.pretrain.metrics import DISCRIMINATOR_METRICS, evaluation_metrics
+from electra_tf.pretrain.metrics import (
+    DISCRIMINATOR_METRICS,
+    NUM_THRESHOLDS,
+    evaluation_metrics,
+)
 from electra_tf.pretrain.pretraining import RunningMetric
 from tests.helpers.runs import ROOT, by_default
 from tests.helpers.tiny_pretraining import tiny_batch, tiny_model
@@ -145,7 +149,7 @@ def test_running_metrics_are_those_of_an_evaluation():
     model, sums = tiny_model(), []
     for seed in range(3):
         batch = tiny_batch(seed=seed)
-        sums.append(model.objective.sums(model(batch), batch))
+        sums.append(model(batch).sums)
     total = {name: sum(np.asarray(one[name]) for one in sums) for name in sums[0]}
     for metric in DISCRIMINATOR_METRICS:
         running = RunningMetric(metric)
@@ -153,6 +157,17 @@ def test_running_metrics_are_those_of_an_evaluation():
             running.update_state(one)
         expected = evaluation_metrics([metric], total)[metric.name]
         assert float(running.result()) == pytest.approx(expected, abs=1e-5)
+
+
+def test_running_auc_without_positives_is_that_of_an_evaluation():
+    [auc] = (m for m in DISCRIMINATOR_METRICS if m.name == "disc_auc")
+    histogram = np.zeros([2, NUM_THRESHOLDS + 1], np.float32)
+    histogram[0, [3, 70, 150]] = 4, 2, 1
+    running = RunningMetric(auc)
+    running.update_state({"auc": histogram})
+    expected = auc.evaluation({"auc": histogram})
+    assert expected > 0.9
+    assert float(running.result()) == pytest.approx(expected, abs=1e-6)
 
 
 class OwnModel(keras.Model):

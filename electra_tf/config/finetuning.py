@@ -47,9 +47,9 @@ def vocabulary_of(data_dir: str, model_name: str) -> str:
     return own if is_there else os.path.join(data_dir, "vocab.txt")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, init=False)
 class FinetuningConfig(RunConfig):
-    """All hparams of one fine-tuning run; make it with `from_hparams`."""
+    """All hparams of one fine-tuning run."""
 
     has_one_length = False
 

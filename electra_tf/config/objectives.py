@@ -22,6 +22,7 @@ from electra_tf.errors import LEFT, UserError
 _ANY = ("electra", "electra_15", "replace_mlm", "all_tokens_mlm")
 _ANY += ("corrective_lm", "multi_choice")
 ENCODER = "electra"  # the scope of the main network's encoder
+GENERATOR, MAIN = "generator", "main"  # the networks
 MASKED_LM_HEAD = "generator_predictions"
 
 
@@ -119,7 +120,13 @@ class ObjectiveKind(NamedTuple):
       is_original: whether the original has it.
       generator: the usual one.
       presets: other hparams that it sets, unless they are set by hand.
-      needs: hparams that it sets and that must not have another value.
+      needs: hparams that it sets and that must not have another value; of an
+        embedding_size of None: than the hidden size.
+      own: hparams that have no effect with most other objectives.
+      uses_q: whether its loss has the probability q of samples, which must therefore
+        be the generator's own.
+      learns: what the loss trains; GENERATOR, MAIN or both.
+      begins_with: the objective of the run's first steps, `stage_one_steps`.
       main_network: whether there is an encoder beside the generator's own ones (of
         masked language modeling: the one that it is).
       heads: scopes of the weights that are neither an encoder's nor the generator's.
@@ -133,6 +140,10 @@ class ObjectiveKind(NamedTuple):
     generator: str = "masked_lm"
     presets: dict[str, Any] = {}
     needs: dict[str, Any] = {}
+    own: tuple[str, ...] = ()
+    uses_q: bool = False
+    learns: tuple[str, ...] = (GENERATOR, MAIN)
+    begins_with: str | None = None
     main_network: bool = True
     heads: tuple[str, ...] = (DISCRIMINATOR_HEAD,)
     predicts: str = "none"
@@ -147,29 +158,39 @@ def original_of_objective(name: str) -> dict[str, bool]:
 _ONE_SIZE = {"generator_hidden_size": 1.0, "generator_layers": 1.0}
 OBJECTIVES = {
     "electra": ObjectiveKind("objectives:Electra", True),
-    "electric": ObjectiveKind("objectives:Electric", True, generator="two_tower"),
-    "mlm": ObjectiveKind("objectives:MaskedLM", True, generator="tied", heads=()),
+    "electric": ObjectiveKind(
+        "objectives:Electric", True, generator="two_tower", uses_q=True
+    ),
+    "mlm": ObjectiveKind(
+        "objectives:MaskedLM", True, generator="tied", learns=(GENERATOR,), heads=()
+    ),
     "two_tower": ObjectiveKind(
         "objectives:TwoTower",
         generator="two_tower",
         needs=_ONE_SIZE | {"embedding_sharing": "shared"},
+        learns=(GENERATOR,),
         main_network=False,
         heads=(),
     ),
     "two_stage": ObjectiveKind(
         "electra_variants:TwoStage",
-        presets={"embedding_size": None},
         # The generator's weights initialise the discriminator.
-        needs=_ONE_SIZE | {"embedding_sharing": "untied"},
+        needs=_ONE_SIZE | {"embedding_sharing": "untied", "embedding_size": None},
+        own=("stage_one_steps", "init_discriminator"),
+        learns=(MAIN,),
+        begins_with="mlm",
     ),
     "frozen_generator": ObjectiveKind(
         "electra_variants:FrozenGenerator",
         presets={"generator_dropout": 0.0},
-        needs={"embedding_sharing": "untied"},  # The generator does not learn.
+        needs={"embedding_sharing": "untied"},
+        own=("init_generator",),
+        learns=(MAIN,),
     ),
     "adversarial": ObjectiveKind(
         "electra_variants:Adversarial",
-        presets={"repeated_masks": "fixed"},
+        needs={"repeated_masks": "fixed", "disallow_correct": False},
+        uses_q=True,
         heads=(DISCRIMINATOR_HEAD, BASELINE),
     ),
     "electra_15": ObjectiveKind("electra_variants:Electra15"),
@@ -187,12 +208,14 @@ OBJECTIVES = {
     ),
     "corrective_lm": ObjectiveKind(
         "token_objectives:CorrectiveLM",
+        own=("token_weight",),
         heads=(DISCRIMINATOR_HEAD, CORRECTION_HEAD),
         predicts="masked",
     ),
     "multi_choice": ObjectiveKind(
         "token_objectives:MultiChoice",
         presets={"disc_weight": 5.0, "token_weight": 2.0},
+        own=("token_weight", "num_candidates"),
         heads=(DISCRIMINATOR_HEAD, SELECTION_HEAD),
         predicts="candidates",
     ),

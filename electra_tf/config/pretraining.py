@@ -27,10 +27,13 @@ from electra_tf.config.hparams import (
 from electra_tf.config.model import ModelConfig, generator_config
 from electra_tf.config.objectives import (
     DISCRIMINATOR_HEAD,
+    GENERATOR,
     GENERATORS,
+    MAIN,
     OBJECTIVES,
     ORIGINAL_NAMES,
     GeneratorKind,
+    ObjectiveKind,
     OriginalHparams,
     original_of_generator,
     translated,
@@ -78,37 +81,31 @@ PHASE_INSTEAD = ("mask_prob", "temperature", "temperature_start", "sampling_alph
 _PHASE_PLACES = ("pretrain_tfrecords", "eval_tfrecords")
 
 
-def _objectives(*names: str) -> dict[str, Any]:
-    return {"objective": names}
-
-
-def _without(*names: str) -> dict[str, Any]:
-    return _objectives(*(OBJECTIVES.keys() - {*names}))
+def _objectives(fits: Callable[[ObjectiveKind], bool]) -> dict[str, Any]:
+    return {"objective": [name for name, kind in OBJECTIVES.items() if fits(kind)]}
 
 
 def _generators(fits: Callable[[GeneratorKind], bool]) -> dict[str, Any]:
     return {"generator": [name for name, kind in GENERATORS.items() if fits(kind)]}
 
 
+def _own(hparam: str) -> dict[str, Any]:
+    return _objectives(lambda kind: hparam in kind.own)
+
+
 # Values of `applies_to`.
 _MASKING = _generators(lambda kind: kind.predicts == "masked")
 _OWN_ENCODERS = _generators(lambda kind: kind.has_own_encoders)
 _SIZE: Any = {"applies_to": _OWN_ENCODERS, "if_idle": "ignore"}
-_LEARNS, _SAMPLES = _without("frozen_generator"), _without("mlm", "two_tower")
+_LEARNS = _objectives(lambda kind: GENERATOR in kind.learns or kind.begins_with)
+_SAMPLES = _objectives(lambda kind: MAIN in kind.learns)
 _OWN_LEARNS = _OWN_ENCODERS | _LEARNS
-_LOGITS = _SAMPLES | {"generator": [*(GENERATORS.keys() - {"uniform"})]}
-_MASKS_SOME = _without("two_tower")
-_TOKENS = _objectives("corrective_lm", "multi_choice")
-_CHOICE = _objectives("multi_choice")
-_FROZEN, _STAGES = _objectives("frozen_generator"), _objectives("two_stage")
-_DISCRIMINATOR = _objectives(
-    *(name for name, kind in OBJECTIVES.items() if DISCRIMINATOR_HEAD in kind.heads)
-)
+_LOGITS = _SAMPLES | _generators(lambda kind: kind.head)
+_MASKS_SOME = _objectives(lambda kind: kind.main_network)
+_DISCRIMINATOR = _objectives(lambda kind: DISCRIMINATOR_HEAD in kind.heads)
+_CURRICULUM = _objectives(lambda kind: MAIN in kind.learns and not kind.uses_q)
+_CURRICULUM |= _generators(lambda kind: kind.predicts != "none")
 _WSD, _POLYNOMIAL = {"schedule": ["wsd"]}, {"schedule": ["original", "polynomial"]}
-# Not Electric, whose loss is made of the q that its samples are drawn from.
-_CURRICULUM = _without("mlm", "electric", "two_tower", "adversarial") | _generators(
-    lambda kind: kind.predicts != "none"
-)
 
 
 def max_predictions_per_seq(mask_prob: float, max_seq_length: int) -> int:
@@ -125,14 +122,19 @@ class Phase(NamedTuple):
       number: of the phase, from 1.
       first, end: its steps are first ... end - 1, counted from 0.
       config: the settings of these steps: that of an ordinary run.
-      stage: of two_stage, 1 or 2; None where all learn at one time.
+      objective: that of the run, or of its first stage.
     """
 
     number: int
     first: int
     end: int
     config: "PretrainingConfig"
-    stage: int | None = None
+    objective: str
+
+    @property
+    def learns(self) -> tuple[str, ...]:
+        """The networks that it trains, see `ObjectiveKind`."""
+        return OBJECTIVES[self.objective].learns
 
     def __str__(self) -> str:
         c = self.config
@@ -143,9 +145,9 @@ class Phase(NamedTuple):
         )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, init=False)
 class PretrainingConfig(RunConfig):
-    """All hparams of one pre-training run; make it with `from_hparams`."""
+    """All hparams of one pre-training run."""
 
     # The run.
     debug: bool = setting(False, "A few steps on small batches; same model size.")
@@ -154,7 +156,9 @@ class PretrainingConfig(RunConfig):
     seed: int = setting(42, "Key of all random numbers.", ">= 0")
     init_checkpoint: str | None = setting(None, "Weights to start from; null: random.")
     init_generator: str | None = identity(
-        None, "Masked language model that fills the masks.", applies_to=_FROZEN
+        None,
+        "Masked language model that fills the masks.",
+        applies_to=_own("init_generator"),
     )
 
     # Objectives.
@@ -182,13 +186,19 @@ class PretrainingConfig(RunConfig):
     random_token_share: float = setting(
         0.0, "Share that becomes a random token; the rest stays.", SHARE, _MASKING
     )
-    token_weight: float = setting(1.0, "Weight of the loss of tokens.", "> 0", _TOKENS)
-    num_candidates: int = setting(5, "Tokens to choose from.", ">= 2", _CHOICE)
+    token_weight: float = setting(
+        1.0, "Weight of the loss of tokens.", "> 0", _own("token_weight")
+    )
+    num_candidates: int = setting(
+        5, "Tokens to choose from.", ">= 2", _own("num_candidates")
+    )
     stage_one_steps: int | None = identity(
-        None, "Steps of stage one; null: half.", ">= 1", _STAGES
+        None, "Steps of stage one; null: half.", ">= 1", _own("stage_one_steps")
     )
     init_discriminator: bool = identity(
-        True, "From the generator's weights; false: random.", applies_to=_STAGES
+        True,
+        "From the generator's weights; false: random.",
+        applies_to=_own("init_discriminator"),
     )
 
     # Optimization.
@@ -330,9 +340,9 @@ class PretrainingConfig(RunConfig):
 
     def generator_config(self) -> ModelConfig:
         """The generator's shape; only meaningful if `uses_generator_config`."""
-        # Of one size: the weights of one become the other's, or the towers are all.
         shape = self.model_config()
-        if self.objective not in ("two_stage", "two_tower"):
+        # Else it is the main network's: one becomes the other, or the towers are all.
+        if "generator_hidden_size" not in OBJECTIVES[self.objective].needs:
             fractions = self.generator_hidden_size, self.generator_layers
             shape = generator_config(shape, *fractions)
         if (rate := self.generator_dropout) is not None:
@@ -355,13 +365,15 @@ class PretrainingConfig(RunConfig):
     def run_phases(self) -> list[Phase]:
         """The parts of the run, in order; one for most runs."""
         configs = [self._of_phase(phase) for phase in self.phases] or [self]
-        stages: list[int | None] = [None] * len(configs)
-        if not self.phases and (first := self.stage_one_steps) is not None:
-            parts, stages = (first, self.num_train_steps - first), [1, 2]
-            whole = dataclasses.replace(self, stage_one_steps=None)
-            configs = [dataclasses.replace(whole, num_train_steps=n) for n in parts]
+        objectives = [self.objective] * len(configs)
+        begins_with = OBJECTIVES[self.objective].begins_with
+        if begins_with and (first := self.stage_one_steps) and not self.phases:
+            objectives = [begins_with, self.objective]
+            parts = first, self.num_train_steps - first
+            whole = self.replaced(stage_one_steps=None)
+            configs = [whole.replaced(num_train_steps=n) for n in parts]
         ends = list(itertools.accumulate(c.num_train_steps for c in configs))
-        rows = zip([0, *ends[:-1]], ends, configs, stages, strict=True)
+        rows = zip([0, *ends[:-1]], ends, configs, objectives, strict=True)
         return [Phase(i, *row) for i, row in enumerate(rows, start=1)]
 
     def _of_phase(self, phase: Mapping[str, Any]) -> Self:
@@ -375,7 +387,7 @@ class PretrainingConfig(RunConfig):
         own = {"pretrain_tfrecords": records, "eval_tfrecords": evaluated, **phase}
         if not isinstance(records, list):  # It is for those phases that have several.
             own.setdefault("sampling_alpha", type(self).sampling_alpha)
-        return dataclasses.replace(self, **own, phases=[])
+        return self.replaced(**own, phases=[])
 
     def phase_at(self, step: int) -> Phase:
         """The phase that a step belongs to, the first being 0; the last after the end.
@@ -392,14 +404,15 @@ class PretrainingConfig(RunConfig):
     def notes(self) -> list[str]:
         """Notes for the user before a run starts."""
         found = [
-            f"{field.name} is {show(value)}, without effect with {name} "
-            f"{getattr(self, name)}"
-            for field, name, value in _set_without_effect(self)
+            f"{field.name} is {show(value)}, without effect with {name} {other}"
+            for field, value, name, other in _idle(self)
             if field.metadata["if_idle"] == "note"
         ]
+        kind = OBJECTIVES[self.objective]
         for name in ("temperature", "disallow_correct"):
             value = getattr(self, name)
-            if self.objective == "electric" and value != getattr(type(self), name):
+            is_usual = value == getattr(type(self), name)
+            if kind.is_original and kind.uses_q and not is_usual:
                 found.append(
                     f"{name} is {show(value)}: Electric's samples are not of the q that"
                     " its loss is made of, as in the original; its scores are not log p"
@@ -491,54 +504,30 @@ class PretrainingConfig(RunConfig):
 
     def _completed(self) -> Self:
         config = super()._completed()
-        if self.objective == "two_stage" and self.stage_one_steps is None:
+        has_stages = OBJECTIVES[self.objective].begins_with
+        if has_stages and self.stage_one_steps is None:
             # So that another num_train_steps does not move the stages.
             half = max(1, self.num_train_steps // 2)
-            config = dataclasses.replace(config, stage_one_steps=half)
+            config = config.replaced(stage_one_steps=half)
         if not self.phases:
             return config
         usual = {name: getattr(self, name) for name in PHASE_SETTINGS}
         phases = [usual | phase for phase in self.phases]
         last = {name: phases[-1][name] for name in PHASE_SETTINGS}
         last["num_train_steps"] = sum(phase["num_train_steps"] for phase in phases)
-        return dataclasses.replace(config, **last, phases=phases)
+        return config.replaced(**last, phases=phases)
 
     def _check_together(self) -> None:
         """As in `RunConfig`, for each phase as well."""
-        stages = self.objective == "two_stage"
-        for part in self.run_phases() if self.phases and not stages else ():
+        has_stages = OBJECTIVES[self.objective].begins_with
+        for part in self.run_phases() if self.phases and not has_stages else ():
             try:
                 part.config._check_together()
             except UserError as error:
                 raise UserError(f"phase {part.number}: {error}") from None
         super()._check_together()
-        for name in ("pretrain_tfrecords", "eval_tfrecords"):
-            if not _are_data_sets(data := getattr(self, name)):
-                raise UserError(
-                    f"{name} {show(data)} must be patterns, which are text, "
-                    "none of them twice,\nor {pattern: weight}, each weight above 0"
-                )
-        for names, reason in _conflicts(self):
-            values = [f"{name} {show(getattr(self, name))}" for name in names.split()]
-            raise UserError(f"{' and '.join(values)} exclude each other: {reason}")
-        for field, name, value in _set_without_effect(self):
-            if field.metadata["if_idle"] == "refuse":
-                fitting, only = field.metadata["applies_to"][name], ""
-                if len(fitting) < 3:
-                    only = f", but with {' or '.join(map(show, fitting))}"
-                raise UserError(
-                    f"{field.name} {show(value)} has no effect with {name} "
-                    f"{show(getattr(self, name))}{only}: leave {field.name} out"
-                )
-        needed = OBJECTIVES[self.objective].needs
-        if stages:
-            needed = {**needed, "embedding_size": self.model_config().hidden_size}
-        for name, value in needed.items():
-            if getattr(self, name) != value:
-                raise UserError(
-                    f"{name} is {show(getattr(self, name))}, but objective "
-                    f"{self.objective} needs {show(value)}: leave {name} out"
-                )
+        for problem in _problems(self):
+            raise UserError(problem)
         if self.uses_generator_config:
             check_heads(
                 "the generator", self.generator_config(), "generator_hidden_size"
@@ -557,47 +546,76 @@ def _are_data_sets(data: str | list | dict) -> bool:
     )
 
 
-def _conflicts(c: PretrainingConfig) -> Iterator[tuple[str, str]]:
-    """(hparams that exclude each other, why and what to do)."""
+def _idle(c: PretrainingConfig) -> Iterator[tuple[dataclasses.Field, Any, str, Any]]:
+    """(field, value, the other hparam, its value) of hparams set without effect."""
+    for field, name in idle_fields(type(c), vars(c)):
+        value = getattr(c, field.name)
+        if value != field.default:
+            yield field, value, name, getattr(c, name)
+
+
+def _problems(c: PretrainingConfig) -> Iterator[str]:
+    """Messages on values that are right alone and wrong together."""
+
+    def exclude(names: str, reason: str) -> str:
+        values = [f"{name} {show(getattr(c, name))}" for name in names.split()]
+        return f"{' and '.join(values)} exclude each other: {reason}"
+
+    for name in ("pretrain_tfrecords", "eval_tfrecords"):
+        if not _are_data_sets(data := getattr(c, name)):
+            yield (
+                f"{name} {show(data)} must be patterns, which are text, none of them "
+                "twice,\nor {pattern: weight}, each weight above 0"
+            )
     if c.do_train == c.do_eval:
-        yield "do_train do_eval", "exactly one must be true"
-    if c.objective == "two_stage" and c.phases:
-        yield "objective phases", "its stages are phases already. Leave phases out"
+        yield exclude("do_train do_eval", "exactly one must be true")
+    kind, generator = OBJECTIVES[c.objective], GENERATORS[c.generator]
+    if kind.begins_with and c.phases:
+        reason = "its stages are phases already. Leave phases out"
+        yield exclude("objective phases", reason)
     if (c.stage_one_steps or 0) >= c.num_train_steps:
-        yield "stage_one_steps num_train_steps", "no step is left for stage two"
+        reason = "no step is left for stage two"
+        yield exclude("stage_one_steps num_train_steps", reason)
     if c.max_predictions_per_seq < 1:
-        yield "mask_prob max_seq_length", "less than one token is masked. Raise one"
+        reason = "less than one token is masked. Raise one"
+        yield exclude("mask_prob max_seq_length", reason)
     data = [phase.config.pretrain_tfrecords for phase in c.run_phases()]
     mixes = any(isinstance(sets, list) and len(sets) > 1 for sets in data)
     if c.sampling_alpha != 1 and not mixes:
         reason = "it gives shares to a list\nof data sets without weights. Leave it out"
-        yield "sampling_alpha pretrain_tfrecords", reason
+        yield exclude("sampling_alpha pretrain_tfrecords", reason)
     # 0.7 and 0.3 pass, whatever their rounding.
     if c.mask_token_share + c.random_token_share > 1 + 1e-9:
-        yield "mask_token_share random_token_share", "together they are at most 1"
-    distinct = {"objective": "adversarial", "mask_unit": "word"}
-    needing = [name for name, value in distinct.items() if getattr(c, name) == value]
-    if needing and c.repeated_masks != "fixed":
+        reason = "together they are at most 1"
+        yield exclude("mask_token_share random_token_share", reason)
+    if c.mask_unit == "word" and c.repeated_masks != "fixed":
         reason = 'no position may be drawn twice.\nSet "repeated_masks": "fixed"'
-        yield f"{needing[0]} repeated_masks", reason
-    if c.objective == "adversarial" and c.disallow_correct:
-        reason = "samples must be of the generator's own distribution"
-        yield "objective disallow_correct", reason
-    if c.embedding_sharing == "disentangled" and c.generator != "masked_lm":
+        yield exclude("mask_unit repeated_masks", reason)
+    is_masked_lm = generator.has_own_encoders and generator.predicts == "masked"
+    if c.embedding_sharing == "disentangled" and not is_masked_lm:
         reason = "it needs a discriminator beside a\ngenerator that is a masked LM"
-        yield "embedding_sharing objective generator", reason
+        yield exclude("embedding_sharing objective generator", reason)
     shape = c.generator_config()
-    if c.uses_generator_config and not (shape.hidden_size and shape.num_hidden_layers):
+    is_empty = not (shape.hidden_size and shape.num_hidden_layers)
+    if generator.has_own_encoders and is_empty:
         names = "model_size generator_hidden_size generator_layers"
-        yield names, "the generator would have no width or no layers"
-
-
-def _set_without_effect(config) -> Iterator[tuple[dataclasses.Field, str, Any]]:
-    """(field, the hparam that makes it idle, value) of hparams without effect."""
-    for field, name in idle_fields(type(config), vars(config)):
-        value = getattr(config, field.name)
-        if value != field.default:
-            yield field, name, value
+        yield exclude(names, "the generator would have no width or no layers")
+    for field, value, name, other in _idle(c):
+        if field.metadata["if_idle"] == "refuse":
+            fitting, only = field.metadata["applies_to"][name], ""
+            if len(fitting) < 3:
+                only = f", but with {' or '.join(map(show, fitting))}"
+            yield (
+                f"{field.name} {show(value)} has no effect with {name} {show(other)}"
+                f"{only}: leave {field.name} out"
+            )
+    needed = c.replaced(**kind.needs)._completed()
+    for name in kind.needs:
+        if (value := getattr(c, name)) != (expected := getattr(needed, name)):
+            yield (
+                f"{name} is {show(value)}, but objective {c.objective} needs "
+                f"{show(expected)}: leave {name} out"
+            )
 
 
 def _common_to_phases(hparams: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,10 +4,11 @@
 PretrainingConfig and FinetuningConfig add their own hparams to these.
 """
 
+import copy
 import dataclasses
 import json
 import os
-from abc import ABCMeta, abstractmethod
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -33,23 +34,13 @@ from electra_tf.storage.remote import fetch_once
 NO_DATA = os.devnull
 
 
-class _Resolved(ABCMeta):
-    """Some hparams by name make a config as `from_hparams` does; all, as they are."""
-
-    def __call__(cls, **hparams):
-        if hparams.keys() >= {field.name for field in dataclasses.fields(cls)}:
-            return super().__call__(**hparams)
-        data_dir, name = hparams.pop("data_dir", NO_DATA), hparams.pop("model_name", "")
-        cls.checked(hparams, f"{cls.__name__}(...)")
-        return cls.from_hparams(data_dir, name or "model", hparams)
-
-
-@dataclasses.dataclass(frozen=True)
-class RunConfig(metaclass=_Resolved):
+@dataclasses.dataclass(frozen=True, init=False)
+class RunConfig(ABC):
     """Hparams of pre-training and fine-tuning alike.
 
     `PretrainingConfig(model_size="base")` takes other values from the presets and
-    defaults, and checks all.
+    defaults, and checks all. Raises `UserError` naming the hparam, its value and what
+    is allowed.
     """
 
     has_one_length: ClassVar[bool] = True  # of all its batches
@@ -107,6 +98,28 @@ class RunConfig(metaclass=_Resolved):
     tpu_zone: str | None = setting(None, "Zone of the Cloud TPU.")
     gcp_project: str | None = setting(None, "Project of the Cloud TPU.")
 
+    def __init__(self, data_dir: str = NO_DATA, model_name: str = "model", **hparams):
+        cls = type(self)
+        if not data_dir:  # Files of the working directory would take part.
+            raise UserError("--data-dir is empty: name the directory of the data.")
+        run_directory(data_dir, model_name)
+        explicit = cls._merged({}, cls.checked(hparams, f"{cls.__name__}(...)"))
+        values = {"data_dir": data_dir, "model_name": model_name}
+        values |= cls._presets(explicit) | explicit
+        values = cls._default_locations(values) | values
+        if "vocab_size" not in explicit:
+            lines = _count_lines(values["vocab_file"])
+            values["vocab_size"] = lines or cls.vocab_size
+        vars(self).update(defaults(cls) | values)
+        vars(self).update(vars(self._completed()))
+        self._check_together()
+
+    def replaced(self, **changes) -> Self:
+        """A copy with other values as they are: neither resolved nor checked."""
+        copied = copy.copy(self)
+        vars(copied).update(changes)
+        return copied
+
     @classmethod
     def from_hparams(
         cls,
@@ -116,7 +129,7 @@ class RunConfig(metaclass=_Resolved):
         config: dict[str, Any] | None = None,
         known: dict[str, Any] | None = None,
     ) -> Self:
-        """Resolves and checks the settings of a run.
+        """The settings of a run, see the class.
 
         defaults < presets that explicit values imply (model_size, debug, ...) <
         `config` < `hparams`.
@@ -129,25 +142,12 @@ class RunConfig(metaclass=_Resolved):
             known: other known values, such as the shape of the model to start from,
                 compared with the explicit values by the caller.
 
-        Raises:
-            UserError: naming the hparam, its value and what is allowed.
         """
-        if not data_dir:  # Files of the working directory would take part.
-            raise UserError("--data-dir is empty: name the directory of the data.")
         explicit = cls.explicit(hparams, config) | (known or {})
-        values: dict[str, Any] = {"data_dir": data_dir, "model_name": model_name}
-        for name, flag in values.items():
+        for name, flag in (("data_dir", data_dir), ("model_name", model_name)):
             if explicit.pop(name, flag) != flag:
                 raise UserError(f"{name} in the hparams is not the flag's {flag!r}")
-        run_directory(data_dir, model_name)
-        values |= cls._presets(explicit) | explicit
-        values = cls._default_locations(values) | values
-        if "vocab_size" not in explicit:
-            lines = _count_lines(values["vocab_file"])
-            values["vocab_size"] = lines or cls.vocab_size
-        resolved = cls(**defaults(cls) | values)._completed()
-        resolved._check_together()
-        return resolved
+        return cls(data_dir, model_name, **explicit)
 
     @classmethod
     def explicit(
@@ -204,7 +204,7 @@ class RunConfig(metaclass=_Resolved):
         if self.embedding_size is not None:
             return self
         width = self.model_config().hidden_size
-        return dataclasses.replace(self, embedding_size=width)
+        return self.replaced(embedding_size=width)
 
     def _check_together(self) -> None:
         """Raises a UserError for values that are right alone and wrong together."""
@@ -259,7 +259,7 @@ class RunConfig(metaclass=_Resolved):
         usual = defaults(type(self))
         usual |= self._presets(values) | self.usual_locations()
         unset = {name: None for name, value in usual.items() if value is None}
-        completed = dataclasses.replace(self, **unset)._completed()
+        completed = self.replaced(**unset)._completed()
         usual |= {name: getattr(completed, name) for name in unset}
         changed = [name for name in sorted(values) if values[name] != usual[name]]
         lines = [f"{name}: {json.dumps(values[name])}" for name in changed]

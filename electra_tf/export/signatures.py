@@ -118,7 +118,7 @@ class ExportedModel(NamedTuple):
     def objective(self) -> str:
         """The training objective."""
         if isinstance(self.pretrainer, ElectraPretrainer):
-            return self.pretrainer.settings.objective
+            return self.pretrainer.hparams.objective
         return "fine-tuned"
 
     @property

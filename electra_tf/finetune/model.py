@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from electra_tf.config.finetuning import FinetuningConfig
@@ -19,7 +18,8 @@ from electra_tf.model.encoder import TextEncoder
 from electra_tf.model.transformer_layer import gelu, serializable
 from electra_tf.pretrain.masking import gather_positions
 from electra_tf.storage.checkpoints import StoredTensors
-from electra_tf.train.reporting import Metric
+from electra_tf.train.reporting import Metric, Ratio
+from electra_tf.train.step import Task
 
 Tensors = Mapping[str, tf.Tensor]
 
@@ -436,34 +436,27 @@ def without_padding(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     return batch | {name: batch[name][:, :longest] for name in SHARED}
 
 
-class TrainableFinetuningModel:
-    """Trains a FinetuningModel (see `train.step.Trainable`)."""
+def training_task(model: FinetuningModel) -> Task:
+    """Trains a model: the loss, summed over the examples, and the mean of each task."""
+    names = [head.name for head in model.heads]
 
-    metrics = (Metric("loss", "loss, summed over the examples", short="loss"),)
-
-    def __init__(self, model: FinetuningModel):
-        self.model = model
-        self.task_names = [head.name for head in model.heads]
-
-    def loss_weights(self, batch: dict[str, tf.Tensor]) -> tf.Tensor:
-        """The number of examples that are not padding; the loss is a sum, though."""
-        real = batch["task_id"] < len(self.task_names)
-        return tf.reduce_sum(tf.cast(real, tf.float32))
-
-    def training_sums(self, batch: dict[str, tf.Tensor], seed, weights):
-        """The loss, summed over examples, and each task's loss and examples."""
-        del weights
-        output = self.model(without_padding(batch), training=True, seed=seed)
-        of_task = tf.one_hot(batch["task_id"], len(self.task_names))
+    def loss(batch: dict[str, tf.Tensor], seed, divisors):
+        del divisors
+        output = model(without_padding(batch), training=True, seed=seed)
+        of_task = tf.one_hot(batch["task_id"], len(names))
         sums = {}
-        for number, name in enumerate(self.task_names):
+        for number, name in enumerate(names):
             sums[f"{name}/loss"] = tf.reduce_sum(output.losses[:, number])
             sums[f"{name}/examples"] = tf.reduce_sum(of_task[:, number])
         return output.total_loss, sums
 
-    def training_metrics(self, sums: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """`<task>_loss`: the mean over the task's examples in the batch."""
-        return {
-            f"{k}_loss": sums[f"{k}/loss"] / np.maximum(sums[f"{k}/examples"], 1.0)
-            for k in self.task_names
-        }
+    def divisors(batch: dict[str, tf.Tensor]) -> tf.Tensor:
+        """The number of examples that are not padding; the loss is a sum, though."""
+        real = batch["task_id"] < len(names)
+        return tf.reduce_sum(tf.cast(real, tf.float32))
+
+    metrics = [Metric("loss", "loss, summed over the examples", short="loss")]
+    for name in names:
+        mean = Ratio(f"{name}/loss", f"{name}/examples")
+        metrics.append(Metric(f"{name}_loss", f"mean loss of {name}", training=mean))
+    return Task(model, loss, divisors, metrics)

@@ -107,7 +107,7 @@ def run_in(
                 readers.find(config.trial_dir(trial), console.log)
         # The results of the training stay beside these.
         path = config.results_txt.removesuffix("_results.txt")
-        config = dataclasses.replace(config, results_txt=f"{path}_eval_results.txt")
+        config = config.replaced(results_txt=f"{path}_eval_results.txt")
     # tensorflow_datasets reads with TensorFlow, whose devices have to be chosen first.
     devices_first = config.data_source == "tfds"
     placement = prepare_devices(config, console) if devices_first else None

@@ -24,10 +24,10 @@ from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.finetune import batches, preprocessing
 from electra_tf.finetune import results as files
 from electra_tf.finetune.model import (
-    TrainableFinetuningModel,
     build_finetuning_model,
     freeze,
     load_encoder,
+    training_task,
 )
 from electra_tf.finetune.task import Scorer, Task, check_trained_for, write_facts
 from electra_tf.interop import readers
@@ -211,7 +211,7 @@ def build(run: Run, trial: int, steps: int):
             freeze(model, run.config.freeze_layers)
         optimizer = optimization.create_finetuning_optimizer(run.config, steps)
         state = training_step.TrainState(model, optimizer)
-    return TrainableFinetuningModel(model), state
+    return training_task(model), state
 
 
 def _load(run: Run, trial: int, source: CheckpointInfo | None):

@@ -50,7 +50,7 @@ def methods_of(pretrainer: ElectraPretrainer) -> list[str]:
     """The scoring methods of a model, the best one first."""
     offered = {pretrainer.objective.scoring, pretrainer.generator.scoring}
     # The formula of electra_tt assumes that samples were drawn from q itself.
-    settings = pretrainer.settings
+    settings = pretrainer.hparams
     drawn = settings.temperature == 1 and not settings.disallow_correct
     has_q = pretrainer.generator.log_q is not None and drawn
     if "discriminator" in offered and has_q:
@@ -97,7 +97,7 @@ def function_of(model: ElectraPretrainer, method: str, mask_id: int) -> Callable
 
     def electra_tt(*texts):
         """log p(x_t | the other tokens) from the discriminator and q (section 3.2)."""
-        log_q, mask_prob = two_tower(*texts), model.settings.mask_prob
+        log_q, mask_prob = two_tower(*texts), model.hparams.mask_prob
         return log_probability(model.replaced_logits(*texts), log_q, mask_prob)
 
     def mask_each(ids, mask, segments, positions):

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 import os
 import sys
 import types
@@ -92,7 +91,7 @@ def detect(given) -> Iterator[str]:
 def _set_mask_prob(model, given) -> None:
     """Sets the share of tokens that are masked when a text is corrupted."""
     if given.mask_prob is not None:
-        model.config = dataclasses.replace(model.config, mask_prob=given.mask_prob)
+        model.config = model.config.replaced(mask_prob=given.mask_prob)
 
 
 def report(given) -> None:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from electra_tf.config.hparams import IDENTITY, SETTING, applicable, defaults
-from electra_tf.config.objectives import translated
+from electra_tf.config.objectives import GENERATOR, OBJECTIVES, translated
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import Log
 from electra_tf.data import record_index
@@ -138,8 +138,9 @@ def find(
     elif config.init_checkpoint and not original:
         start = Start(initial=readers.find(config.init_checkpoint, log))
         start.initial.check(config, vocab, checkpoint.WARM_START)
-    if config.objective == "frozen_generator" and not (
-        saved or original or config.do_eval
+    kind = OBJECTIVES[config.objective]
+    if GENERATOR not in kind.learns and not (
+        kind.begins_with or saved or original or config.do_eval
     ):
         missing = (
             'objective "frozen_generator" needs a generator that is trained.\nSet '

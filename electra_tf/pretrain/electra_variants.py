@@ -15,7 +15,7 @@ from electra_tf.config.objectives import BASELINE
 from electra_tf.model.transformer_layer import initializer
 from electra_tf.pretrain import masking, metrics
 from electra_tf.pretrain.generators import weighted_mean
-from electra_tf.pretrain.objectives import Electra, Objective
+from electra_tf.pretrain.objectives import Electra, Losses
 
 
 class Electra15(Electra):
@@ -36,7 +36,7 @@ class FrozenGenerator(Electra):
     """Replaced token detection alone; `init_generator` gives the generator.
 
     Fast-ELECTRA (Dong et al., ICLR 2024): no backward pass, gradients or optimizer
-    slots of the generator; its temperature falls in the training (`Curriculum`).
+    slots of the generator; its temperature may fall in the training.
     """
 
     model = "an ELECTRA with a frozen generator"
@@ -44,18 +44,19 @@ class FrozenGenerator(Electra):
         "ELECTRA with a frozen generator (Fast-ELECTRA): a masked language model that "
         "was trained before replaced tokens, the model learned which"
     )
-    trains_generator = False
 
-    def total_loss(self, generated, discriminated):
-        return self.main_loss(discriminated)
+    def loss(self, model, text, seed, weights):
+        losses = super().loss(model, text, seed, weights)
+        loss = self.config.disc_weight * losses.discriminated.loss
+        return losses._replace(loss=loss)
 
 
-class TwoStage(Electra):
-    """First the generator learns, then the discriminator; a step is of one stage.
+class TwoStage(FrozenGenerator):
+    """The second stage: the discriminator learns, the generator is frozen.
 
-    "Training algorithms" in section 3.2 of the ELECTRA paper: the generator is trained
-    as a masked language model, its weights initialise the discriminator, and that is
-    trained while the generator is frozen. A finished model is in the second stage.
+    "Training algorithms" in section 3.2 of the ELECTRA paper: in the first stage, a
+    phase of the objective mlm, the generator is trained as a masked language model; its
+    weights initialise the discriminator. A finished model is in the second stage.
     """
 
     model = "a two-stage ELECTRA"
@@ -63,37 +64,6 @@ class TwoStage(Electra):
         "two-stage ELECTRA: a masked language model was trained, its weights began the "
         "discriminator, which then learned while the generator stayed as it was"
     )
-
-    def __init__(self, settings, stage=None):
-        super().__init__(settings, stage or 2)
-        if self.stage == 1:
-            self.metrics = Objective.metrics
-
-    def begin(self, model):
-        if self.stage == 2 and self.settings.init_discriminator:
-            stored = {v.path: v for v in model.generator.encoder.variables}
-            for variable in model.electra.variables:
-                name = variable.path.replace("electra/", "generator/", 1)
-                variable.assign(stored[name].value)
-
-    def trained_variables(self, model):
-        if self.stage == 1:
-            return model.generator.trainable_variables
-        head = model.discriminator_predictions.trainable_variables
-        return model.electra.trainable_variables + head
-
-    def discriminate(self, *args):
-        return None if self.stage == 1 else super().discriminate(*args)
-
-    def total_loss(self, generated, discriminated):
-        if self.stage == 1:
-            return super().total_loss(generated, None)
-        return self.settings.disc_weight * discriminated.loss
-
-    def sums(self, output, batch):
-        if self.stage == 1:
-            return Objective.sums(self, output, batch)
-        return super().sums(output, batch)
 
 
 class Policy(NamedTuple):
@@ -123,22 +93,22 @@ class Adversarial(Electra):
     )
     metrics = (*Electra.metrics, *metrics.POLICY_METRICS)
 
-    def head(self, name, config, dtype):
+    def head(self, name, shape, dtype):
         if name != BASELINE:
-            return super().head(name, config, dtype)
+            return super().head(name, shape, dtype)
         # The baseline -log sigmoid(w . h_G) has a weight for each of h_G, no bias.
         baseline = keras.layers.Dense(
             1,
             use_bias=False,
             name=BASELINE,
             dtype="float32",
-            kernel_initializer=initializer(config.initializer_range),
+            kernel_initializer=initializer(shape.initializer_range),
         )
-        baseline.build((None, self.settings.generator_width))
+        baseline.build((None, self.config.generator_config().hidden_size))
         return baseline
 
-    def discriminate(self, model, text, seed, weights):
-        found = super().discriminate(model, text, seed, weights)
+    def loss(self, model, text, seed, weights):
+        _, sums, found = super().loss(model, text, seed, weights)
         inputs, generated = text.inputs, text.generated
         at = inputs.masked_lm_positions
         losses = tf.nn.sigmoid_cross_entropy_with_logits(
@@ -147,27 +117,25 @@ class Adversarial(Electra):
         # Only the baseline's own weights learn from its loss.
         hidden = tf.stop_gradient(tf.cast(generated.hidden, tf.float32))
         policy = policy_of(
-            generated.logits / self.settings.temperature,
+            generated.logits / text.temperature,
             masking.gather_positions(text.ids, at),
             masking.gather_positions(losses, at),
             tf.squeeze(model.generator_baseline(hidden), -1),
             inputs.masked_lm_weights,
             weights.generator,
         )
-        return found._replace(policy=policy)
-
-    def total_loss(self, generated, discriminated):
-        # In place of the generator's likelihood.
-        taught = generated._replace(loss=discriminated.policy.loss)
-        return super().total_loss(taught, discriminated)
-
-    def sums(self, output, batch):
-        policy, weights = output.discriminated.policy, batch["masked_lm_weights"]
-        return super().sums(output, batch) | {
-            "entropy": tf.reduce_sum(policy.entropy * weights),
-            "reward": tf.reduce_sum(policy.reward * weights),
-            "baseline": tf.reduce_sum(policy.baseline * weights),
+        # The policy's loss in place of the generator's likelihood.
+        loss = self.config.gen_weight * policy.loss
+        loss += self.config.disc_weight * found.loss
+        counted = inputs.masked_lm_weights
+        sums |= {
+            "policy_loss": policy.loss,
+            "baseline_loss": policy.baseline_loss,
+            "entropy": tf.reduce_sum(policy.entropy * counted),
+            "reward": tf.reduce_sum(policy.reward * counted),
+            "baseline": tf.reduce_sum(policy.baseline * counted),
         }
+        return Losses(loss, sums, found)
 
 
 def policy_of(

@@ -12,7 +12,13 @@ the forward pass, and looking up an embedding as a product with a one-hot vector
 
 import dataclasses
 
-from electra_tf.config.objectives import DISCRIMINATOR_HEAD, GENERATORS, OBJECTIVES
+from electra_tf.config.objectives import (
+    DISCRIMINATOR_HEAD,
+    GENERATOR,
+    GENERATORS,
+    MAIN,
+    OBJECTIVES,
+)
 from electra_tf.config.pretraining import Phase, PretrainingConfig, read_hparams
 from electra_tf.config.run import NO_DATA, recipes
 from electra_tf.storage.files import line_writer
@@ -134,22 +140,19 @@ def get_recipe_flops(config: PretrainingConfig) -> float:
 
 
 def _phase_flops(phase: Phase) -> float:
-    config = phase.config
-    main, generator = _main_flops(config), _generator_flops(config)
+    config, learns = phase.config, phase.learns
+    main, generator = 0.0, _generator_flops(config)
     # The backward pass counts as much as the forward pass.
-    cost = 2 * (main + generator)
-    if phase.stage == 1:  # The generator alone learns.
-        cost = 2 * generator
-    elif phase.stage == 2 or config.objective == "frozen_generator":
-        cost = 2 * main + generator
-    return config.train_batch_size * config.num_train_steps * cost
+    if GENERATOR in learns:
+        generator *= 2
+    if MAIN in learns:  # Or else all is the generator's.
+        main = 2 * _main_flops(config)
+    return config.train_batch_size * config.num_train_steps * (main + generator)
 
 
 def _main_flops(config: PretrainingConfig) -> float:
     """The main network on one sequence, forward."""
     kind = OBJECTIVES[config.objective]
-    if config.objective == "mlm" or not kind.main_network:
-        return 0.0  # All is the generator's.
     model = _encoder(config, config.model_config(), config.embedding_size)
     verdict = model.get_binary_classification_flops()
     total = model.get_encoder_flops() + verdict * (DISCRIMINATOR_HEAD in kind.heads)
@@ -167,7 +170,7 @@ def _generator_flops(config: PretrainingConfig) -> float:
     if kind.has_own_encoders:
         shape = config.generator_config()
     own = kind.has_own_encoders and config.embedding_sharing == "untied"
-    own &= config.objective != "frozen_generator"
+    own &= GENERATOR in OBJECTIVES[config.objective].learns
     encoder = _encoder(config, shape, None if own else config.embedding_size)
     # The outputs of several encoders are concatenated.
     head = dataclasses.replace(encoder, h=len(kind.encoders) * encoder.h)

@@ -17,8 +17,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from electra_tf.config.model import ModelConfig
-from electra_tf.config.objectives import GENERATORS, MASKED_LM_HEAD
+from electra_tf.config.objectives import GENERATORS, MASKED_LM_HEAD, OBJECTIVES
+from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.model.dropout import fold_in
 from electra_tf.model.encoder import TextEncoder
 from electra_tf.model.transformer_layer import serializable
@@ -116,14 +116,17 @@ class Generator(keras.layers.Layer, abc.ABC):
     @classmethod
     @abc.abstractmethod
     def create(
-        cls, encoder: TextEncoder, config: ModelConfig, settings, dtype
+        cls,
+        encoder: TextEncoder,
+        config: PretrainingConfig,
+        special_ids: tuple[int, int, int],
+        dtype,
     ) -> Generator:
         """The built generator of a model.
 
         Args:
           encoder: the main network's, to share weights with.
-          config: ModelConfig of the generator's own encoders, if it has any.
-          settings: `pretraining.PretrainerSettings`.
+          special_ids: of ([CLS], [SEP], [MASK]).
         """
 
     @abc.abstractmethod
@@ -198,20 +201,19 @@ class MaskedLMGenerator(Generator):
         self.built = True
 
     @classmethod
-    def create(cls, encoder, config, settings, dtype):
-        sharing, embeddings = settings.embedding_sharing, None
-        width = encoder.embedding_size
+    def create(cls, encoder, config, special_ids, dtype):
+        shape, width = config.generator_config(), encoder.embedding_size
         # A frozen one was trained as a model by itself, or with shared embeddings.
-        if sharing == "untied" and settings.objective != "frozen_generator":
-            width = config.hidden_size
-        if sharing == "shared":
+        is_frozen = "generator" not in OBJECTIVES[config.objective].learns
+        if config.embedding_sharing == "untied" and not is_frozen:
+            width = shape.hidden_size
+        embeddings = getattr(encoder.embeddings, "base", None)  # of disentangled ones
+        if config.embedding_sharing == "shared":
             embeddings = encoder.embeddings
-        elif sharing == "disentangled":
-            embeddings = encoder.embeddings.base
         options = {"name": "generator", "dtype": dtype}
-        generator = TextEncoder(config, width, embeddings, **options)
+        generator = TextEncoder(shape, width, embeddings, **options)
         generator.build(None)
-        return cls(generator, config.vocab_size, name="masked_lm", dtype=dtype)
+        return cls(generator, shape.vocab_size, name="masked_lm", dtype=dtype)
 
     def call(
         self, inputs: MaskedInputs, seed: tf.Tensor | None = None, weight=None
@@ -239,7 +241,7 @@ class TiedGenerator(MaskedLMGenerator):
     """Shares every weight but its head with the main network."""
 
     @classmethod
-    def create(cls, encoder, config, settings, dtype):
+    def create(cls, encoder, config, special_ids, dtype):
         return cls(encoder, config.vocab_size, name="tied", dtype=dtype)
 
 
@@ -287,10 +289,11 @@ class TwoTowerGenerator(Generator):
         self.built = True
 
     @classmethod
-    def create(cls, encoder, config, settings, dtype):
-        shape = config, encoder.embedding_size, encoder.embeddings
-        if settings.embedding_sharing == "untied":
-            shape = config, config.hidden_size
+    def create(cls, encoder, config, special_ids, dtype):
+        own = config.generator_config()
+        shape = own, encoder.embedding_size, encoder.embeddings
+        if config.embedding_sharing == "untied":
+            shape = own, own.hidden_size
         towers = []
         for direction in ("ltr", "rtl"):
             options = {"direction": direction, "dtype": dtype}
@@ -298,9 +301,8 @@ class TwoTowerGenerator(Generator):
             towers.append(tower)
         for tower in towers:
             tower.build(None)
-        options = settings.special_ids, settings.cloze_chunk_size
-        own = {"name": "two_tower", "dtype": dtype}
-        return cls(*towers, config.vocab_size, *options, **own)
+        sizes = config.vocab_size, special_ids, config.cloze_chunk_size
+        return cls(*towers, *sizes, name="two_tower", dtype=dtype)
 
     def towers(self, inputs: MaskedInputs, seed: tf.Tensor | None = None) -> tf.Tensor:
         """States before and after each position: [B, L, 2 H]."""
@@ -355,7 +357,7 @@ class UniformGenerator(Generator):
         self.built = True
 
     @classmethod
-    def create(cls, encoder, config, settings, dtype):
+    def create(cls, encoder, config, special_ids, dtype):
         return cls(config.vocab_size, name="uniform", dtype=dtype)
 
     def call(self, inputs, seed=None, weight=None) -> GeneratorOutput:
@@ -386,7 +388,7 @@ class UnigramGenerator(Generator):
         self.vocab_size = vocab_size
 
     @classmethod
-    def create(cls, encoder, config, settings, dtype):
+    def create(cls, encoder, config, special_ids, dtype):
         generator = cls(config.vocab_size, name="unigram_generator", dtype=dtype)
         generator.build()
         return generator

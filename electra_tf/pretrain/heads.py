@@ -46,8 +46,6 @@ class DiscriminatorOutput(NamedTuple):
     predictions: tf.Tensor  # int32 [B, L]
     per_example_loss: tf.Tensor  # float32 [B], mean over the tokens of a sequence
     loss: tf.Tensor  # scalar: mean over the tokens of the batch
-    policy: NamedTuple | None = None  # `electra_variants.Policy`, of the generator
-    tokens: NamedTuple | None = None  # `token_objectives.TokenPredictions`
 
 
 @serializable

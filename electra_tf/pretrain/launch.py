@@ -7,7 +7,6 @@ Training, evaluation and dry run are in `run`.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,7 +57,7 @@ def main(
         folder.check()
         path = Path(config.model_dir) / "config.json"
         start = {"init_checkpoint": checkpoints.settings["init_checkpoint"]}
-        dataclasses.replace(config, **start).save(str(path))
+        config.replaced(**start).save(str(path))
 
     checkpoints = Checkpoints(
         config.model_dir,

@@ -17,14 +17,14 @@ Shapes: B batch, L length, N masked positions per sequence, V vocabulary.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from electra_tf.config.pretraining import PretrainingConfig
-from electra_tf.pretrain.sampling import Curriculum, sample_uniformly
+from electra_tf.pretrain.sampling import sample_uniformly
 from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.text.word_list import WordList
 
@@ -70,7 +70,7 @@ class MaskingSettings:
       vocab_size: tokens that a random one is drawn from.
       continuations: bool [V], the tokens that continue a word.
       words: words of scripts without spaces.
-      curriculum: what samples are drawn by at each step.
+      temperature: of the samples, from the step; None: constant.
     """
 
     mask_prob: float
@@ -83,13 +83,13 @@ class MaskingSettings:
     vocab_size: int = 0
     continuations: np.ndarray | None = None
     words: WordTables | None = None
-    curriculum: Curriculum | None = None
+    temperature: Callable[[int | tf.Tensor], tf.Tensor] | None = None
 
     @classmethod
     def of(
         cls, config: PretrainingConfig, vocab: Vocabulary, **tables
     ) -> MaskingSettings:
-        """Those of a phase; `tables`: words and curriculum."""
+        """Those of a phase; `tables`: words and temperature."""
         names = ("mask_prob", "max_predictions_per_seq", "repeated_masks", "mask_unit")
         names += ("mask_token_share", "random_token_share")
         return cls(
@@ -226,7 +226,7 @@ def mask_batch(
     Args:
       first_row: which row of the global batch the first one of `batch` is.
 
-    Returns what `mask_by_draws` does; with a curriculum what `Curriculum.apply` adds.
+    Returns what `mask_by_draws` does, and any temperature, float32 [B, 1].
     """
     size, length = tf.shape(batch["input_ids"])[0], tf.shape(batch["input_ids"])[1]
 
@@ -239,9 +239,9 @@ def mask_batch(
         random_ids = sample_uniformly(uniform, settings.vocab_size)
     draws = draw(settings.draws_per_row(length))
     batch = mask_by_draws(batch, draws, settings, random_ids)
-    if settings.curriculum is None:
+    if settings.temperature is None:
         return batch
-    return settings.curriculum.apply(batch, step)
+    return batch | {"temperature": tf.fill([size, 1], settings.temperature(step))}
 
 
 def mask_by_draws(

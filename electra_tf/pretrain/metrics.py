@@ -2,20 +2,20 @@
 """The metrics of pre-training: the original's, as sums that add up over batches.
 
 An objective names those it has (`Objective.metrics`) and forms the sums of a batch
-(`Objective.sums`). Without TensorFlow, because reports and model cards read it, too.
+(`Objective.loss`). Without TensorFlow, because reports and model cards read it, too.
 
 `python -m electra_tf.pretrain.metrics` prints the tables of docs/metrics.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from electra_tf.pretrain.health import ALARMS
 from electra_tf.train.reporting import STEP_METRICS, Curve, Metric, Ratio, Sums
+from electra_tf.train.reporting import evaluation_metrics as evaluation_metrics
 
 # Of generator, discriminator, and predictions of tokens by the main network.
 _ORANGE, _BLUE, _GREEN = "#c0582b", "#2b6cb0", "#009e73"
@@ -35,15 +35,22 @@ class Auc(NamedTuple):
     histogram: str  # a sum made by `objectives.histogram`
 
     def __call__(self, sums: Sums) -> float:
-        histogram = np.asarray(sums[self.histogram])
-        # Scores above threshold i are those in buckets i + 1 and higher.
-        above = np.cumsum(histogram[:, ::-1].astype(np.float64), axis=1)[:, ::-1][:, 1:]
-        totals = histogram.sum(axis=1, dtype=np.float64)
-        false_positive = above[0] / (totals[0] + EPSILON)
-        true_positive = (above[1] + EPSILON) / (totals[1] + EPSILON)
-        widths = false_positive[:-1] - false_positive[1:]
-        heights = (true_positive[:-1] + true_positive[1:]) / 2
-        return float(np.sum(widths * heights))
+        histogram = np.asarray(sums[self.histogram], np.float64)
+        return float(np.sum(strips(np.cumsum(histogram[:, ::-1], axis=1)[:, ::-1])))
+
+
+def strips(from_bucket):
+    """The areas between neighbouring thresholds, whose sum is the AUC: [buckets - 2].
+
+    Args:
+      from_bucket: [2, buckets], of arrays or tensors: weight of the negatives and the
+        positives in this bucket and those of higher scores.
+    """
+    totals, above = from_bucket[:, 0], from_bucket[:, 1:]
+    false_positive = above[0] / (totals[0] + EPSILON)
+    true_positive = (above[1] + EPSILON) / (totals[1] + EPSILON)
+    heights = (true_positive[:-1] + true_positive[1:]) / 2
+    return (false_positive[:-1] - false_positive[1:]) * heights
 
 
 def _ratio(name: str, label: str, numerator: str, denominator: str, **options):
@@ -60,12 +67,11 @@ LOSS = Metric(
     short="loss",
 )
 GENERATOR_METRICS = (
-    Metric(
+    _ratio(
         "masked_lm_loss",
         "cross-entropy of the generator at masked tokens, nats",
+        *("masked_loss", "masked"),
         healthy="falls below 7 within some hundred steps",
-        evaluation=Ratio("masked_loss", "masked"),
-        training=Ratio("generator_loss"),
         short="gen",
         tag="generator/loss",
         curve=Curve("Generator loss", "masked LM loss", _ORANGE),
@@ -135,12 +141,11 @@ DISCRIMINATOR_METRICS = (
     ),
 )
 TOKEN_METRICS = (
-    Metric(
+    _ratio(
         "token_loss",
         "cross-entropy of the main network at the tokens that it predicts, nats",
+        *("token_loss", "predicted_tokens"),
         healthy="falls; `all_tokens_mlm` begins near 0.7, where it copies half",
-        evaluation=Ratio("token_loss", "predicted_tokens"),
-        training=Ratio("token_mean_loss"),
         short="token",
         tag="main/loss",
         curve=Curve("Main network's loss", "predicted tokens", _GREEN),
@@ -195,11 +200,6 @@ ALL_METRICS = (
     *TOKEN_METRICS,
     *POLICY_METRICS,
 )
-
-
-def evaluation_metrics(metrics: Sequence[Metric], sums: Sums) -> dict[str, float]:
-    """The values of metrics, from the sums over any number of batches."""
-    return {m.name: float(m.evaluation(sums)) for m in metrics if m.evaluation}
 
 
 def tables() -> str:

@@ -6,19 +6,20 @@ Here are the contract and the objectives of the original; the others are in
 `pretraining.ElectraPretrainer.call` generates and corrupts; the objective is the
 main network's part.
 
-Shapes: B batch, L length.
+Shapes: B batch, L length, N masked positions, H width.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
 from electra_tf.config.model import ModelConfig
 from electra_tf.config.objectives import DISCRIMINATOR_HEAD, OBJECTIVES
+from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.pretrain import metrics
 from electra_tf.pretrain.generators import GeneratorOutput, MaskedInputs
 from electra_tf.pretrain.heads import (
@@ -50,7 +51,8 @@ class LossWeights(NamedTuple):
     """Divisors of losses, of the global batch; None: of the batch at hand."""
 
     generator: tf.Tensor | None = None  # positions that the generator's loss counts
-    discriminator: tf.Tensor | None = None  # those that the main network's counts
+    tokens: tf.Tensor | None = None  # those that the main network's loss counts
+    masked: tf.Tensor | None = None  # masked positions
 
 
 class CorruptedText(NamedTuple):
@@ -60,6 +62,8 @@ class CorruptedText(NamedTuple):
     is_replaced: tf.Tensor  # bool [B, L], the labels
     inputs: MaskedInputs
     generated: GeneratorOutput
+    sampled_ids: tf.Tensor  # int32 [B, N]
+    temperature: float | tf.Tensor = 1.0  # of the samples; a tensor is [B, 1]
 
     def states(self, encoder, seed: tf.Tensor | None) -> tf.Tensor:
         """The hidden states that an encoder gives it, [B, L, H]."""
@@ -67,11 +71,38 @@ class CorruptedText(NamedTuple):
         encoded = encoder(self.ids, inputs.input_mask, inputs.segment_ids, seed)
         return encoded.sequence_output
 
+    def sums(self) -> dict[str, tf.Tensor]:
+        """The sums that GENERATOR_METRICS and SAMPLED_ACCURACY need."""
+        weights, ids = self.inputs.masked_lm_weights, self.inputs.masked_lm_ids
+        losses = self.generated.per_token_loss
+        return {
+            "masked": tf.reduce_sum(weights),
+            "masked_correct": count(self.generated.predictions == ids, weights),
+            "masked_loss": tf.reduce_sum(losses * weights),
+            "sampled_correct": count(self.sampled_ids == ids, weights),
+        }
+
+
+class Losses(NamedTuple):
+    """What an objective computes for a CorruptedText.
+
+    Attributes:
+      loss: the scalar that is minimised.
+      sums: what `metrics` need, scalars and histograms, of a batch or of a part of it;
+        they add up over batches and replicas. Those that nothing reads are pruned.
+      discriminated: predictions on each token, with `probs` float32 [B, L], that it was
+        replaced; None if there are none.
+    """
+
+    loss: tf.Tensor
+    sums: dict[str, tf.Tensor]
+    discriminated: Any = None
+
 
 class Objective:
-    """What the main network learns; the contract of all objectives.
+    """What is learned; the contract of all objectives.
 
-    The defaults are for an objective whose main network has no head of its own.
+    By itself it is that of a generator, whose main network has no part in the loss.
 
     Attributes:
       model: what a model trained with it is called, for messages.
@@ -80,12 +111,10 @@ class Objective:
       scoring: the name in `scoring.METHODS` of the scores that the main network's
         own predictions give, None if they give none.
       needs_log_q: whether the generator must have `log_q`.
-      trains_generator: whether the generator's weights are ever trained.
       metrics: of training and evaluation.
 
     Args:
-      settings: `pretraining.PretrainerSettings`.
-      stage: of the training; None where there is only one, and for finished models.
+      config: of a phase, or of a finished model.
     """
 
     model: str
@@ -93,26 +122,25 @@ class Objective:
     tag: str | None = None
     scoring: str | None = None
     needs_log_q = False
-    trains_generator = True
     metrics: tuple[Metric, ...] = (metrics.LOSS, *metrics.GENERATOR_METRICS)
 
-    def __init__(self, settings, stage: int | None = None):
-        self.settings, self.stage = settings, stage
+    def __init__(self, config: PretrainingConfig):
+        self.config = config
 
-    def heads(self, config: ModelConfig, dtype) -> list[keras.layers.Layer]:
+    def heads(self, shape: ModelConfig, dtype) -> list[keras.layers.Layer]:
         """The built heads of its row; each is an attribute of the model by its name."""
-        names = OBJECTIVES[self.settings.objective].heads
-        return [self.head(name, config, dtype) for name in names]
+        names = OBJECTIVES[self.config.objective].heads
+        return [self.head(name, shape, dtype) for name in names]
 
-    def head(self, name: str, config: ModelConfig, dtype) -> keras.layers.Layer:
+    def head(self, name: str, shape: ModelConfig, dtype) -> keras.layers.Layer:
         """One built head."""
         if name == DISCRIMINATOR_HEAD:
-            shape = config.hidden_size, config.initializer_range, config.hidden_act
-            layer = DiscriminatorPredictions(*shape, name=name, dtype=dtype)
+            sizes = shape.hidden_size, shape.initializer_range, shape.hidden_act
+            layer = DiscriminatorPredictions(*sizes, name=name, dtype=dtype)
             layer.build()
             return layer
-        width = self.settings.embedding_size
-        return masked_lm_head(config, width, config.vocab_size, name, dtype)
+        width = self.config.embedding_size
+        return masked_lm_head(shape, width, shape.vocab_size, name, dtype)
 
     def is_replaced(
         self, masked: tf.Tensor, corrupted_ids: tf.Tensor, input_ids: tf.Tensor
@@ -125,19 +153,6 @@ class Objective:
         """
         return masked & (corrupted_ids != input_ids)
 
-    def discriminate(
-        self, model, text: CorruptedText, seed: tf.Tensor | None, weights: LossWeights
-    ) -> DiscriminatorOutput | None:
-        """The main network's output for the corrupted text; None if it reads none.
-
-        Returns a NamedTuple with `loss`, a scalar, and what `sums` needs.
-
-        Args:
-          model: the ElectraPretrainer.
-          seed: int32 [2], decides the dropout; None: no dropout.
-        """
-        return None
-
     @property
     def counts_all_tokens(self) -> bool:
         """Whether the main network's loss counts all tokens, as its metrics do."""
@@ -147,56 +162,17 @@ class Objective:
         """1 at the positions that the main network's loss counts, float32 [B, L]."""
         return tf.cast(inputs.input_mask, tf.float32)
 
-    def loss_weight(self, inputs: MaskedInputs) -> tf.Tensor:
-        """The number of tokens in the main network's loss, in most cases a scalar."""
-        return tf.reduce_sum(self.positions(inputs))
-
-    def total_loss(self, generated: GeneratorOutput, discriminated) -> tf.Tensor:
-        """The scalar that is minimised, from the outputs of both networks."""
-        loss = self.settings.gen_weight * generated.loss
-        if discriminated is not None:
-            loss += self.main_loss(discriminated)
-        return loss
-
-    def main_loss(self, discriminated) -> tf.Tensor:
-        """The main network's part of it, where that detects or predicts tokens."""
-        return self.settings.disc_weight * discriminated.loss
-
-    def begin(self, model) -> None:
-        """Prepares the first step of a phase; called in the scope of the strategy.
-
-        Where a run is resumed there, this is called again.
-        """
-
-    def trained_variables(self, model) -> list[keras.Variable]:
-        """The variables that this stage trains."""
-        return model.trainable_variables
-
-    def sums(self, output, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """The sums of one batch that `metrics` need: scalars and histograms.
-
-        They are of a batch or of a part of it, and add up over batches and replicas.
+    def loss(
+        self, model, text: CorruptedText, seed: tf.Tensor | None, weights: LossWeights
+    ) -> Losses:
+        """The loss, the sums of metrics and the main network's predictions.
 
         Args:
-          output: `pretraining.PretrainingOutput` of the batch.
+          model: the ElectraPretrainer.
+          seed: int32 [2], decides the dropout; None: no dropout.
+          weights: of the global batch.
         """
-        weights, generated = batch["masked_lm_weights"], output.generated
-        right = generated.predictions == batch["masked_lm_ids"]
-        return {
-            "masked": tf.reduce_sum(weights),
-            "masked_correct": count(right, weights),
-            "masked_loss": tf.reduce_sum(generated.per_token_loss * weights),
-            "generator_loss": generated.loss,
-            # Each replica's part of a global batch, whose loss is the sum of theirs.
-            "batches": tf.ones([]) / tf.distribute.get_strategy().num_replicas_in_sync,
-            "loss": output.total_loss,
-        }
-
-
-def sampled_sums(output, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """The other sum that SAMPLED_ACCURACY needs."""
-    right = output.sampled_ids == batch["masked_lm_ids"]
-    return {"sampled_correct": count(right, batch["masked_lm_weights"])}
+        return Losses(self.config.gen_weight * text.generated.loss, text.sums())
 
 
 class MaskedLM(Objective):
@@ -228,51 +204,51 @@ class Electra(Objective):
     scoring = "discriminator"
     metrics = (*Objective.metrics, *metrics.DISCRIMINATOR_METRICS)
 
-    def discriminate(self, model, text, seed, weights):
-        hidden = text.states(model.electra, seed)
-        return self.judge(model, hidden, text, weights.discriminator)
+    def loss(self, model, text, seed, weights):
+        return self.detect(model, text, text.states(model.electra, seed), weights)
 
-    def judge(self, model, hidden, text, total):
-        """The heads' output for a CorruptedText, from its hidden states [B, L, H].
-
-        Args:
-          total: `loss_weight` of the global batch; None: of this one.
-        """
+    def detect(self, model, text, hidden: tf.Tensor, weights) -> Losses:
+        """Both networks' losses, from the hidden states [B, L, H]."""
         net_logits = model.discriminator_predictions(hidden)
-        return discriminator_output(
+        found = discriminator_output(
             net_logits,
             self.logits(model, net_logits, text.generated, text.ids),
             text.is_replaced,
             self.positions(text.inputs),
-            total,
+            weights.tokens,
         )
+        loss = self.config.gen_weight * text.generated.loss
+        loss += self.config.disc_weight * found.loss
+        return Losses(loss, text.sums() | _detection_sums(found, text), found)
 
     def logits(self, model, net_logits, generated, ids) -> tf.Tensor:
         """Log odds that each token was replaced, from the head's output: [B, L]."""
         return net_logits
 
-    def sums(self, output, batch):
-        found = output.discriminated
-        mask = tf.cast(batch["input_mask"], tf.float32)
-        labels = tf.cast(output.is_replaced, tf.int32)
-        right = found.predictions == labels
-        flagged = tf.cast(found.predictions, tf.float32) * mask
-        fake = tf.cast(labels, tf.float32) * mask
-        sums = super().sums(output, batch) | sampled_sums(output, batch)
-        return sums | {
-            "sequences": tf.cast(tf.shape(labels)[0], tf.float32),
-            "discriminator_loss": found.loss,
-            "disc_loss": tf.reduce_sum(found.per_example_loss),
-            "tokens": tf.reduce_sum(mask),
-            "disc_correct": count(right, mask),
-            "disc_flagged": tf.reduce_sum(flagged),
-            "disc_flagged_correct": count(right, flagged),
-            "disc_fake": tf.reduce_sum(fake),
-            "disc_fake_correct": count(right, fake),
-            # The original's AUC counts padding as tokens of label 0 and probability 0.
-            "auc": histogram(found.probs * mask, fake, tf.ones_like(mask)),
-            "auc_tokens": histogram(found.probs, fake, mask),
-        }
+
+def _detection_sums(
+    found: DiscriminatorOutput, text: CorruptedText
+) -> dict[str, tf.Tensor]:
+    """The sums that DISCRIMINATOR_METRICS need."""
+    mask = tf.cast(text.inputs.input_mask, tf.float32)
+    labels = tf.cast(text.is_replaced, tf.int32)
+    right = found.predictions == labels
+    flagged = tf.cast(found.predictions, tf.float32) * mask
+    fake = tf.cast(labels, tf.float32) * mask
+    return {
+        "sequences": tf.cast(tf.shape(labels)[0], tf.float32),
+        "discriminator_loss": found.loss,
+        "disc_loss": tf.reduce_sum(found.per_example_loss),
+        "tokens": tf.reduce_sum(mask),
+        "disc_correct": count(right, mask),
+        "disc_flagged": tf.reduce_sum(flagged),
+        "disc_flagged_correct": count(right, flagged),
+        "disc_fake": tf.reduce_sum(fake),
+        "disc_fake_correct": count(right, fake),
+        # The original's AUC counts padding as tokens of label 0 and probability 0.
+        "auc": histogram(found.probs * mask, fake, tf.ones_like(mask)),
+        "auc_tokens": histogram(found.probs, fake, mask),
+    }
 
 
 class Electric(Electra):
@@ -295,10 +271,11 @@ class Electric(Electra):
 
     def logits(self, model, net_logits, generated, ids):
         log_q = model.generator.log_q(generated, ids)
-        return noise_contrastive_logits(net_logits, log_q, self.settings.mask_prob)
+        return noise_contrastive_logits(net_logits, log_q, self.config.mask_prob)
 
 
-def objective_class(name: str) -> type[Objective]:
-    """The class of a key of `config.objectives.OBJECTIVES`."""
+def objective_of(name: str, config: PretrainingConfig) -> Objective:
+    """The objective of a key of `config.objectives.OBJECTIVES`."""
     module, _, cls = OBJECTIVES[name].implementation.partition(":")
-    return getattr(importlib.import_module(f"electra_tf.pretrain.{module}"), cls)
+    module = importlib.import_module(f"electra_tf.pretrain.{module}")
+    return getattr(module, cls)(config)

@@ -12,6 +12,8 @@ input_ids, input_mask and segment_ids, without masking.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import tensorflow as tf
 
@@ -21,7 +23,7 @@ from electra_tf.data.batch_order import Rows, batch_indices
 from electra_tf.errors import EXIT_CONFIG, EXIT_DAMAGED, UserError, as_text
 from electra_tf.pretrain import masking, shards
 from electra_tf.pretrain.masking import MaskingSettings, WordTables
-from electra_tf.pretrain.sampling import Curriculum
+from electra_tf.pretrain.sampling import temperature_at
 from electra_tf.text import word_list
 from electra_tf.text.vocabulary import Vocabulary
 
@@ -354,8 +356,9 @@ class RunData:
           first_step: of the phase, where its schedules begin.
         """
         tables = {}
-        if training:
-            tables["curriculum"] = Curriculum.of(part, first_step)
+        if training and part.temperature_start is not None:
+            temperature = functools.partial(temperature_at, part, first_step)
+            tables["temperature"] = temperature
         if part.word_list is not None:
             found = word_list.load(part.word_list, self.vocab, part.do_lower_case)
             tables["words"] = WordTables.of(found)

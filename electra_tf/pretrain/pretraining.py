@@ -11,14 +11,13 @@ Shapes: B batch, L length, N masked positions, V vocabulary.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import keras
-import numpy as np
 import tensorflow as tf
 
-from electra_tf.config.model import ModelConfig
-from electra_tf.config.objectives import OBJECTIVES
+from electra_tf.config.objectives import GENERATOR, MAIN, OBJECTIVES
 from electra_tf.config.pretraining import Phase, PretrainingConfig
 from electra_tf.model.dropout import fold_in
 from electra_tf.model.encoder import (
@@ -26,71 +25,35 @@ from electra_tf.model.encoder import (
     TextEncoder,
     make_embeddings,
 )
-from electra_tf.pretrain import masking, metrics
+from electra_tf.pretrain import masking
 from electra_tf.pretrain.generators import (
     GeneratorOutput,
     MaskedInputs,
     generator_class,
 )
-from electra_tf.pretrain.metrics import EPSILON, NUM_THRESHOLDS
+from electra_tf.pretrain.metrics import NUM_THRESHOLDS, strips
 from electra_tf.pretrain.objectives import (
     CorruptedText,
     LossWeights,
     Objective,
-    objective_class,
+    objective_of,
 )
 from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.train import optimization  # noqa: F401 - registered with Keras
 from electra_tf.train.reporting import Metric, Ratio
-
-
-@dataclasses.dataclass(frozen=True)
-class PretrainerSettings:
-    """The settings of an ElectraPretrainer, beside the shapes of its networks.
-
-    Attributes:
-      embedding_size: width of the (shared) embeddings.
-      special_ids: ids of ([CLS], [SEP], [MASK]).
-      generator: a key of `config.objectives.GENERATORS`.
-      objective: a key of `config.objectives.OBJECTIVES`.
-      embedding_sharing: as the hparam; "summed": as "disentangled", at rest: of the
-        generator's width as well, but each network has tables of its own.
-      gen_weight, disc_weight, token_weight: weights of the losses.
-      mask_prob: share of masked tokens, the prior of Electric's noise.
-      temperature, disallow_correct: how replacements are sampled.
-      cloze_chunk_size: positions whose vocabulary scores exist at one time, where they
-        are computed at all positions; None: what suits the device.
-      num_candidates: that multi_choice chooses from.
-      init_discriminator: of two_stage, see PretrainingConfig.
-      generator_width: the generator's hidden_size.
-    """
-
-    embedding_size: int
-    special_ids: tuple[int, int, int]
-    generator: str = "masked_lm"
-    objective: str = "electra"
-    embedding_sharing: str = "shared"
-    gen_weight: float = 1.0
-    disc_weight: float = 50.0
-    token_weight: float = 1.0
-    num_candidates: int = 5
-    mask_prob: float = 0.15
-    temperature: float = 1.0
-    disallow_correct: bool = False
-    cloze_chunk_size: int | None = None
-    init_discriminator: bool = True
-    generator_width: int = 0
+from electra_tf.train.step import Task
 
 
 class PretrainingOutput(NamedTuple):
     """Everything one pass computes."""
 
     total_loss: tf.Tensor
+    sums: dict[str, tf.Tensor]  # of `Losses`, and those of LOSS
     generated: GeneratorOutput
     sampled_ids: tf.Tensor  # int32 [B, N]
     corrupted_ids: tf.Tensor  # int32 [B, L], the discriminator's input
     is_replaced: tf.Tensor  # bool [B, L], the discriminator's labels
-    discriminated: NamedTuple | None  # by `Objective.discriminate`
+    discriminated: NamedTuple | None  # of `Losses`
 
 
 class RunningMetric(keras.metrics.Metric):
@@ -115,17 +78,12 @@ class RunningMetric(keras.metrics.Metric):
             total.assign_add(sums[name])
 
     def result(self) -> tf.Tensor:
-        """The value, float32: as `Ratio` and `Auc`, whose are for NumPy."""
+        """The value, float32: TensorFlow's version of `Ratio` and `Auc`."""
         totals = [tf.convert_to_tensor(total) for total in self._sums.values()]
         if len(totals) == 2:
             return tf.math.divide_no_nan(*totals)
         [histogram] = totals
-        above = tf.cumsum(histogram, axis=1, reverse=True)[:, 1:]
-        false_positive, true_positive = tf.unstack(
-            above / (tf.reduce_sum(histogram, axis=1, keepdims=True) + EPSILON)
-        )
-        heights = (true_positive[:-1] + true_positive[1:]) / 2
-        return tf.reduce_sum((false_positive[:-1] - false_positive[1:]) * heights)
+        return tf.reduce_sum(strips(tf.cumsum(histogram, axis=1, reverse=True)))
 
 
 @keras.saving.register_keras_serializable("electra_tf")
@@ -135,9 +93,10 @@ class ElectraPretrainer(keras.Model):
     Variables carry the original program's names as their `path`.
 
     Args:
-      config: ModelConfig of the discriminator (of the only network for MLM).
-      generator_config: ModelConfig of the generator.
-      settings: the fields of PretrainerSettings.
+      config: PretrainingConfig, or its hparams.
+      special_ids: of ([CLS], [SEP], [MASK]).
+      at_rest: as models are stored and used: a table that is learned as a residual is
+        the sum, under the usual name.
     """
 
     # Not every objective has one; `Objective.heads` makes the others.
@@ -145,48 +104,45 @@ class ElectraPretrainer(keras.Model):
 
     def __init__(
         self,
-        config: ModelConfig | dict,
-        generator_config: ModelConfig | dict,
+        config: PretrainingConfig | dict,
+        special_ids: Sequence[int],
+        at_rest: bool = False,
         *,
         dtype=None,
         name: str = "electra_pretrainer",
         trainable: bool = True,
-        **settings,
     ):
         # The batch's float32 numbers (weights, uniforms) keep their type.
         super().__init__(name=name, dtype=dtype, trainable=trainable, autocast=False)
-        config, generator_config = (
-            ModelConfig(**shape) if isinstance(shape, dict) else shape
-            for shape in (config, generator_config)
-        )
-        settings["special_ids"] = tuple(settings["special_ids"])
-        settings["generator_width"] = generator_config.hidden_size
-        self.settings = PretrainerSettings(**settings)
-        self.model_config, self.generator_config = config, generator_config
-        self.objective = objective_class(self.settings.objective)(self.settings)
+        if isinstance(config, dict):
+            config = PretrainingConfig(**config)
+        self.hparams, self.special_ids, self.at_rest = config, special_ids, at_rest
+        shape = self.model_config = config.model_config()
+        self.objective = objective_of(config.objective, config)
         dtype = self.dtype_policy
         # The encoder comes first: the embeddings that others share are named after it.
-        width = self.settings.embedding_size
-        if not OBJECTIVES[self.settings.objective].main_network:
+        width = config.embedding_size
+        if not OBJECTIVES[config.objective].main_network:
             embeddings = {"hidden_size": width, "num_attention_heads": 1}
-            config = dataclasses.replace(config, num_hidden_layers=0, **embeddings)
-        embeddings = make_embeddings(config, width, dtype=dtype)
+            shape = dataclasses.replace(shape, num_hidden_layers=0, **embeddings)
+        embeddings = make_embeddings(shape, width, dtype=dtype)
         base = None
-        if self.settings.embedding_sharing == "disentangled":
+        if config.embedding_sharing == "disentangled" and not at_rest:
             base = embeddings
             embeddings = DisentangledEmbeddings(base, dtype=dtype)
-        self.electra = TextEncoder(config, width, embeddings, dtype=dtype)
+        self.electra = TextEncoder(shape, width, embeddings, dtype=dtype)
         if base is not None:
             # At the place of shared ones in the order of random numbers.
             with keras.name_scope("generator"):
                 base.build(None)
         self.electra.build(None)
-        self.generator = generator_class(self.settings.generator).create(
-            self.electra, generator_config, self.settings, dtype
+        self.generator = generator_class(config.generator).create(
+            self.electra, config, tuple(special_ids), dtype
         )
-        if not self.objective.trains_generator:
+        learned = {part for phase in config.run_phases() for part in phase.learns}
+        if GENERATOR not in learned:
             self.generator.trainable = False
-        for head in self.objective.heads(config, dtype):
+        for head in self.objective.heads(shape, dtype):
             setattr(self, head.name, head)
         self.built = True
 
@@ -218,7 +174,8 @@ class ElectraPretrainer(keras.Model):
 
         # Generate: predict the masked tokens and sample replacements for them.
         generated = self.generator(inputs, fold_in(seed, 0), weights.generator)
-        sampled_ids = self._sample(generated, inputs, batch, objective.settings)
+        temperature = batch.get("temperature", objective.config.temperature)
+        sampled_ids = self._sample(generated, inputs, batch, temperature)
 
         # Corrupt: no gradient passes through the sampled tokens.
         corrupted_ids, masked = masking.scatter_update(
@@ -226,24 +183,22 @@ class ElectraPretrainer(keras.Model):
         )
         is_replaced = objective.is_replaced(masked, corrupted_ids, inputs.input_ids)
 
-        # Discriminate: which tokens were replaced?
-        text = CorruptedText(corrupted_ids, is_replaced, inputs, generated)
-        discriminated = objective.discriminate(self, text, fold_in(seed, 1), weights)
-        return PretrainingOutput(
-            objective.total_loss(generated, discriminated),
-            generated,
-            sampled_ids,
-            corrupted_ids,
-            is_replaced,
-            discriminated,
+        # Discriminate: which tokens were replaced?  The losses of both networks.
+        text = CorruptedText(
+            *(corrupted_ids, is_replaced, inputs, generated, sampled_ids, temperature)
         )
+        loss, sums, found = objective.loss(self, text, fold_in(seed, 1), weights)
+        # Each replica's part of a global batch, whose loss is the sum of theirs.
+        part = tf.ones([]) / tf.distribute.get_strategy().num_replicas_in_sync
+        sums |= {"loss": loss, "batches": part}
+        texts = sampled_ids, corrupted_ids, is_replaced
+        return PretrainingOutput(loss, sums, generated, *texts, found)
 
-    def _sample(self, generated, inputs, batch, settings) -> tf.Tensor:
+    def _sample(self, generated, inputs, batch, temperature) -> tf.Tensor:
         """Replacements for the masked tokens, int32 [B, N]."""
         if "sampled_ids" in batch:
             return batch["sampled_ids"]
-        correct = inputs.masked_lm_ids if settings.disallow_correct else None
-        temperature = batch.get("temperature", settings.temperature)
+        correct = inputs.masked_lm_ids if self.hparams.disallow_correct else None
         return self.generator.sample(
             generated, batch["sample_uniform"], temperature, correct
         )
@@ -259,7 +214,7 @@ class ElectraPretrainer(keras.Model):
         Returns float32 [B, L].
         """
         if self.discriminator_predictions is None:
-            name = self.settings.objective
+            name = self.hparams.objective
             raise ValueError(f"A model of the objective {name} has no discriminator.")
         encoded = self.electra(*text)
         net_logits = self.discriminator_predictions(encoded.sequence_output)
@@ -308,9 +263,8 @@ class ElectraPretrainer(keras.Model):
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         """The objective's metrics, over the batches of an epoch."""
-        sums = self.objective.sums(y_pred, x)
         for metric in self._running:
-            metric.update_state(sums)
+            metric.update_state(y_pred.sums)
         return self.get_metrics_result()
 
     def predict_step(self, data):
@@ -323,63 +277,70 @@ class ElectraPretrainer(keras.Model):
         return {
             "name": self.name,
             "dtype": self.dtype_policy.name,
-            "config": dataclasses.asdict(self.model_config),
-            "generator_config": dataclasses.asdict(self.generator_config),
-            **dataclasses.asdict(self.settings),
+            "config": self.hparams.settings(),
+            "special_ids": list(self.special_ids),
+            "at_rest": self.at_rest,
         }
 
+    @classmethod
+    def from_config(cls, config):
+        if "generator_config" in config:  # of version 0.1
+            shape, generator = dict(config["config"]), config["generator_config"]
+            known = {field.name for field in dataclasses.fields(PretrainingConfig)}
+            hparams = {k: v for k, v in config.items() if k in known}
+            hparams |= {
+                "vocab_size": shape.pop("vocab_size"),
+                "max_seq_length": shape["max_position_embeddings"],
+                "model_hparam_overrides": shape,
+                "generator_hidden_size": generator["hidden_size"]
+                / shape["hidden_size"],
+                "generator_layers": generator["num_hidden_layers"]
+                / shape["num_hidden_layers"],
+            }
+            at_rest = hparams["embedding_sharing"] == "summed"
+            if at_rest:
+                hparams["embedding_sharing"] = "disentangled"
+            others = {k: config[k] for k in ("name", "dtype", "special_ids")}
+            config = others | {"config": hparams, "at_rest": at_rest}
+        return cls(**config)
 
-class TrainablePretrainer:
-    """Trains and evaluates an ElectraPretrainer (see `train.step.Evaluable`).
+    def begin_from_generator(self) -> None:
+        """Initialises the main network with the weights of the generator's encoder."""
+        stored = {v.path: v for v in self.generator.encoder.variables}
+        for variable in self.electra.variables:
+            name = variable.path.replace("electra/", "generator/", 1)
+            variable.assign(stored[name].value)
 
-    Args:
-      phase: of the training; None: as a finished model.
-    """
+    def trained_in(self, phase: Phase) -> list[keras.Variable]:
+        """The variables that a phase trains."""
+        own = {v.path for v in self.generator.trainable_variables}
+        return [
+            variable
+            for variable in self.trainable_variables
+            if (GENERATOR if variable.path in own else MAIN) in phase.learns
+        ]
 
-    def __init__(self, pretrainer: ElectraPretrainer, phase: Phase | None = None):
-        self.model, self.objective = pretrainer, pretrainer.objective
-        if phase is not None:
-            own = {k: getattr(phase.config, k) for k in ("mask_prob", "temperature")}
-            settings = dataclasses.replace(pretrainer.settings, **own)
-            self.objective = type(self.objective)(settings, phase.stage)
-        self.metrics = self.objective.metrics
 
-    def loss_weights(self, batch: dict[str, tf.Tensor]) -> LossWeights:
-        """This batch's share of what the two losses are divided by."""
+def task_of(model: ElectraPretrainer, phase: Phase | None = None) -> Task:
+    """Trains and evaluates a model, in a phase; None: as a finished model."""
+    objective = model.objective
+    if phase is not None:
+        objective = objective_of(phase.objective, phase.config)
+
+    def loss(batch, seed, weights):
+        options = {"training": seed is not None, "seed": seed, "weights": weights}
+        output = model(batch, objective=objective, **options)
+        return output.total_loss, output.sums
+
+    def divisors(batch):
         inputs = MaskedInputs.of(batch)
         return LossWeights(
-            self.model.generator.loss_weight(inputs), self.objective.loss_weight(inputs)
+            model.generator.loss_weight(inputs),
+            tf.reduce_sum(objective.positions(inputs)),
+            tf.reduce_sum(inputs.masked_lm_weights),
         )
 
-    def training_sums(
-        self, batch: dict[str, tf.Tensor], seed: tf.Tensor, weights: LossWeights
-    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Total loss, and the sums that the metrics of a step need."""
-        what = {"weights": weights, "objective": self.objective}
-        output = self.model(batch, training=True, seed=seed, **what)
-        sums = self.objective.sums(output, batch)
-        # Histograms are for evaluation; unused, they are not computed.
-        sums = {name: value for name, value in sums.items() if not value.shape.rank}
-        del sums["loss"], sums["batches"]
-        return output.total_loss, sums
-
-    def training_metrics(self, sums: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Metrics of single steps, of the batch as it was trained on, with dropout."""
-        return {m.name: m.training(sums) for m in self.metrics if m.training}
-
-    def evaluation_sums(
-        self, batch: dict[str, tf.Tensor], weights: LossWeights | None = None
-    ) -> dict[str, tf.Tensor]:
-        """Sums over one part of a global batch, without dropout."""
-        return self.objective.sums(self.evaluated(batch, weights), batch)
-
-    def evaluated(self, batch, weights: LossWeights | None = None) -> PretrainingOutput:
-        """One pass without dropout."""
-        return self.model(batch, weights=weights, objective=self.objective)
-
-    def evaluation_metrics(self, sums: dict[str, np.ndarray]) -> dict[str, float]:
-        """The original's metrics, from the sums over all batches."""
-        return metrics.evaluation_metrics(self.metrics, sums)
+    return Task(model, loss, divisors, objective.metrics)
 
 
 def build_pretrainer(
@@ -399,18 +360,8 @@ def build_pretrainer(
         the sum, under the usual name.
     """
     if isinstance(vocabulary, Vocabulary):
-        config = dataclasses.replace(config, vocab_size=len(vocabulary))
+        config = config.replaced(vocab_size=len(vocabulary))
         vocabulary = vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id
     if dtype is None and config.precision != type(config).precision:
         dtype = config.precision
-    names = (field.name for field in dataclasses.fields(PretrainerSettings))
-    settings = {name: getattr(config, name) for name in names if hasattr(config, name)}
-    if at_rest and config.embedding_sharing == "disentangled":
-        settings["embedding_sharing"] = "summed"
-    return ElectraPretrainer(
-        config.model_config(),
-        config.generator_config(),
-        special_ids=vocabulary,
-        **settings,
-        dtype=dtype,
-    )
+    return ElectraPretrainer(config, vocabulary, at_rest, dtype=dtype)

@@ -26,8 +26,9 @@ from electra_tf.errors import EXIT_OK, EXIT_PREEMPTED
 from electra_tf.paths import joined
 from electra_tf.pretrain import flops, history
 from electra_tf.pretrain.health import HealthMonitor
+from electra_tf.pretrain.objectives import Objective, objective_of
 from electra_tf.pretrain.pretrain_data import RunData
-from electra_tf.pretrain.pretraining import TrainablePretrainer, build_pretrainer
+from electra_tf.pretrain.pretraining import build_pretrainer, task_of
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.manifest import code_sha256, installed_versions
 from electra_tf.text.vocabulary import Vocabulary
@@ -163,7 +164,7 @@ def evaluate(run: Run, start) -> int:
     # Only the chief has the manifest.
     last = history.last_step_of(saved, config)
     phase = config.phase_at(int(placement.workers.gather([last])[0, 0]))
-    part, task = phase.config, TrainablePretrainer(state.model, phase)
+    part, task = phase.config, task_of(state.model, phase)
     console.heading("Running evaluation")
     started = time.time()
     metrics = Evaluation(task, placement)(
@@ -319,10 +320,12 @@ def _train_phase(run: Run, phase: Phase, stop: StopRequest) -> bool:
     config, data, placement, state, checkpoints, console = run
     model = state.model
     part, source = phase.config, data.open(phase.config)
-    task, skipped = TrainablePretrainer(model, phase), source.num_skipped
-    if state.step == phase.first:
+    task, skipped = task_of(model, phase), source.num_skipped
+    # A variable's moments begin in the phase in which it learns.
+    begun = next(p.first for p in config.run_phases() if p.objective == phase.objective)
+    if begun and state.step == begun and config.init_discriminator:
         with placement.strategy.scope():
-            task.objective.begin(model)
+            model.begin_from_generator()
     if phase.end != config.num_train_steps:
         console.log(f"Phase {phase.number} ends at step {phase.end}.")
     step = TrainingStep(
@@ -331,16 +334,15 @@ def _train_phase(run: Run, phase: Phase, stop: StopRequest) -> bool:
         placement,
         seed=config.seed,
         accumulation=part.gradient_accumulation_steps,
-        variables=task.objective.trained_variables(model),
-        # A variable's moments begin in the stage in which it learns.
-        moments_begin_at=phase.first if phase.stage else 0,
+        variables=model.trained_in(phase),
+        moments_begin_at=begun,
     )
     monitor = HealthMonitor(
         config.on_alarm,
         console,
         warmup=phase.first + part.num_warmup_steps,
         vocab_size=part.vocab_size,
-        counts_all_tokens=task.objective.counts_all_tokens,
+        counts_all_tokens=objective_of(phase.objective, part).counts_all_tokens,
     )
 
     def batches(start: int) -> Iterator:
@@ -368,7 +370,7 @@ def _pauses(run: Run, phase: Phase, stop: StopRequest) -> list[loop.Pause]:
       stop: a request skips an evaluation, which `_catch_up` repeats.
     """
     config, data, placement, state, _, console = run
-    task, part, pauses = TrainablePretrainer(state.model, phase), phase.config, []
+    task, part, pauses = task_of(state.model, phase), phase.config, []
 
     def is_stopped() -> bool:
         # A single process finishes its last work; peers would have to wait for it.
@@ -395,7 +397,8 @@ def _pauses(run: Run, phase: Phase, stop: StopRequest) -> list[loop.Pause]:
             return next(iter(data.dataset(part, False, **one)))
 
         journal = Journal(config.model_dir, SAMPLES, "samples", *begin)
-        samples = Samples(task, passages, data.vocab, journal)
+        objective = objective_of(phase.objective, part)
+        samples = Samples(state.model, objective, passages, data.vocab, journal)
         pauses.append(loop.Pause(every, samples, is_saved=False))
     return pauses
 
@@ -429,14 +432,16 @@ class Samples:
     Each token comes with the discriminator's probability that it was replaced.
 
     Args:
-      task: a TrainablePretrainer, whose weights are those of the step.
+      model: ElectraPretrainer, whose weights are those of the step.
+      objective: of the phase; None: the model's.
       batch: makes a masked batch of the passages; called once.
       journal: of the run; only the chief computes anything.
     """
 
     def __init__(
         self,
-        task,
+        model,
+        objective: Objective | None,
         batch: Callable[[], dict[str, tf.Tensor]],
         vocab: Vocabulary,
         journal: Journal,
@@ -445,7 +450,7 @@ class Samples:
         self.journal = journal
 
         def judge(batch):
-            output = task.evaluated(batch)
+            output = model(batch, objective=objective)
             probs = output.discriminated and output.discriminated.probs
             return output.corrupted_ids, probs
 

@@ -12,8 +12,6 @@ Shapes: B batch, N masked positions per sequence, V vocabulary.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import tensorflow as tf
 
 from electra_tf.config.pretraining import PretrainingConfig
@@ -28,41 +26,17 @@ SAMPLING_BLOCK = 256
 _DECAY_RATE = 10.0
 
 
-class Curriculum(NamedTuple):
-    """The schedule of a phase's temperature.
-
-    Attributes:
-      first, steps: of the phase.
-      start, end: temperatures.
-      decay: "linear" or "exponential".
-    """
-
-    first: int
-    steps: int
-    start: float
-    end: float
-    decay: str
-
-    @classmethod
-    def of(cls, config: PretrainingConfig, first: int) -> Curriculum | None:
-        """Of a phase that begins at step `first`; None if it has no schedule."""
-        if config.temperature_start is None:
-            return None
-        ends = config.temperature_start, config.temperature
-        return cls(first, config.num_train_steps, *ends, config.curriculum_decay)
-
-    def apply(
-        self, batch: dict[str, tf.Tensor], step: int | tf.Tensor
-    ) -> dict[str, tf.Tensor]:
-        """Adds temperature, float32 [B, 1], to the batch of a step."""
-        progress = tf.cast(step - self.first, tf.float32) / self.steps
-        progress = tf.clip_by_value(progress, 0.0, 1.0)
-        # The rest of the start's excess over the end: 1 falls to 0.
-        is_linear = self.decay == "linear"
-        remaining = 1.0 - progress if is_linear else tf.exp(-_DECAY_RATE * progress)
-        value = self.end + (self.start - self.end) * remaining
-        rows = tf.shape(batch["input_ids"])[0]
-        return batch | {"temperature": tf.fill([rows, 1], value)}
+def temperature_at(
+    config: PretrainingConfig, first: int, step: int | tf.Tensor
+) -> tf.Tensor:
+    """The temperature of a step in a phase that begins at step `first`, a scalar."""
+    progress = tf.cast(step - first, tf.float32) / config.num_train_steps
+    progress = tf.clip_by_value(progress, 0.0, 1.0)
+    # The rest of the start's excess over the end: 1 falls to 0.
+    is_linear = config.curriculum_decay == "linear"
+    remaining = 1.0 - progress if is_linear else tf.exp(-_DECAY_RATE * progress)
+    start, end = config.temperature_start, config.temperature
+    return end + (start - end) * remaining
 
 
 def sample_from_softmax(

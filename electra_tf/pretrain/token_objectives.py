@@ -19,7 +19,7 @@ import tensorflow as tf
 from electra_tf.config.objectives import CORRECTION_HEAD, SELECTION_HEAD
 from electra_tf.pretrain import masking, metrics
 from electra_tf.pretrain.generators import weighted_mean
-from electra_tf.pretrain.objectives import Electra, Objective, count, sampled_sums
+from electra_tf.pretrain.objectives import Electra, Losses, Objective, count
 
 _NEVER = -1e9  # the score of a repeated candidate
 
@@ -49,7 +49,6 @@ class TokenPredictions(NamedTuple):
         right = self.predictions == self.targets
         replaced = tf.cast(self.is_replaced, tf.float32) * self.weights
         return {
-            "token_mean_loss": self.loss,
             "token_loss": tf.reduce_sum(self.per_token_loss * self.weights),
             "predicted_tokens": tf.reduce_sum(self.weights),
             "token_correct": count(right, self.weights),
@@ -84,8 +83,15 @@ class ReplaceMLM(Objective):
     )
     metrics = (*Objective.metrics, metrics.SAMPLED_ACCURACY, *metrics.TOKEN_METRICS)
 
-    def discriminate(self, model, text, seed, weights):
-        inputs, states = text.inputs, text.states(model.electra, seed)
+    def loss(self, model, text, seed, weights):
+        found = self.predict(model, text, text.states(model.electra, seed), weights)
+        loss = self.config.gen_weight * text.generated.loss
+        loss += self.config.disc_weight * found.loss
+        return Losses(loss, text.sums() | found.sums(), found)
+
+    def predict(self, model, text, states, weights) -> TokenPredictions:
+        """What the main network predicts from its hidden states [B, L, H]."""
+        inputs = text.inputs
         positions, targets = inputs.masked_lm_positions, inputs.masked_lm_ids
         hidden = masking.gather_positions(states, positions)
         head = model.token_predictions
@@ -93,14 +99,7 @@ class ReplaceMLM(Objective):
         logits = head.logits(head(hidden), table)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
         best = tf.argmax(logits, axis=-1, output_type=tf.int32)
-        return TokenPredictions.at_masked(text, losses, best, weights.discriminator)
-
-    def loss_weight(self, inputs):
-        return tf.reduce_sum(inputs.masked_lm_weights)
-
-    def sums(self, output, batch):
-        sums = super().sums(output, batch) | sampled_sums(output, batch)
-        return sums | output.discriminated.sums()
+        return TokenPredictions.at_masked(text, losses, best, weights.masked)
 
 
 class AllTokensMLM(ReplaceMLM):
@@ -116,13 +115,12 @@ class AllTokensMLM(ReplaceMLM):
         "in it and predicted every token of the original, by copying or anew"
     )
 
-    def discriminate(self, model, text, seed, weights):
-        states = text.states(model.electra, seed)
+    def predict(self, model, text, states, weights):
         head, targets = model.token_predictions, text.inputs.input_ids
         table = model.electra.embeddings.table("word_embeddings")
         hidden = head(states)  # [B, L, E]
         normalizer, best = head.log_normalizer(
-            hidden, table, self.settings.cloze_chunk_size
+            hidden, table, self.config.cloze_chunk_size
         )
         new_logits = model.discriminator_predictions(states)
 
@@ -138,12 +136,9 @@ class AllTokensMLM(ReplaceMLM):
             targets,
             targets != text.ids,
             counted,
-            weighted_mean(losses, counted, weights.discriminator),
+            weighted_mean(losses, counted, weights.tokens),
             tf.sigmoid(new_logits),
         )
-
-    def loss_weight(self, inputs):
-        return Objective.loss_weight(self, inputs)
 
 
 class TokenTask(Electra):
@@ -152,20 +147,16 @@ class TokenTask(Electra):
     token_head: str
     metrics = (*Electra.metrics, *metrics.TOKEN_METRICS)
 
-    def loss_weight(self, inputs):
-        """Tokens and masked positions, float32 [2]."""
-        masked = tf.reduce_sum(inputs.masked_lm_weights)
-        return tf.stack([super().loss_weight(inputs), masked])
-
-    def judge(self, model, hidden, text, total):
-        tokens, masked = (None, None) if total is None else tf.unstack(total)
-        found = super().judge(model, hidden, text, tokens)
+    def loss(self, model, text, seed, weights):
+        hidden = text.states(model.electra, seed)
+        loss, sums, found = self.detect(model, text, hidden, weights)
         head = getattr(model, self.token_head)
         at_masked = masking.gather_positions(hidden, text.inputs.masked_lm_positions)
         transformed = head(at_masked)  # [B, N, E]
         predicted = self.predict(model, head, transformed, text, found.logits)
-        predicted = TokenPredictions.at_masked(text, *predicted, masked)
-        return found._replace(tokens=predicted)
+        tokens = TokenPredictions.at_masked(text, *predicted, weights.masked)
+        loss += self.config.token_weight * tokens.loss
+        return Losses(loss, sums | tokens.sums(), found)
 
     def predict(
         self, model, head, transformed, text, logits
@@ -178,13 +169,6 @@ class TokenTask(Electra):
           logits: float32 [B, L], log odds that each token was replaced.
         """
         raise NotImplementedError
-
-    def total_loss(self, generated, discriminated):
-        loss = super().total_loss(generated, discriminated)
-        return loss + self.settings.token_weight * discriminated.tokens.loss
-
-    def sums(self, output, batch):
-        return super().sums(output, batch) | output.discriminated.tokens.sums()
 
 
 class CorrectiveLM(TokenTask):
@@ -246,11 +230,11 @@ class MultiChoice(TokenTask):
         Systematic sampling: the uniform number of the position, moved by 1 / K each
         time, so that few are drawn twice.
         """
-        original, count = text.inputs.masked_lm_ids, self.settings.num_candidates
-        uniform = text.inputs.sample_uniform
+        original, count = text.inputs.masked_lm_ids, self.config.num_candidates
+        draw, uniform = generator.sample, text.inputs.sample_uniform
         drawn = [
-            generator.sample(
-                text.generated, (uniform + i / count) % 1.0, disallowed_ids=original
+            draw(
+                text.generated, (uniform + i / count) % 1.0, text.temperature, original
             )
             for i in range(1, count)
         ]

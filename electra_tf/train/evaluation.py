@@ -12,14 +12,14 @@ import tensorflow as tf
 from electra_tf.console import Console, Progress
 from electra_tf.errors import as_user_error
 from electra_tf.train.distribution import Placement
-from electra_tf.train.reporting import Journal
-from electra_tf.train.step import Evaluable
+from electra_tf.train.reporting import Journal, evaluation_metrics, read_sums
+from electra_tf.train.step import Task
 
 
 class Evaluation:
     """Computes a task's metrics over global batches, in a graph that is built once."""
 
-    def __init__(self, task: Evaluable, placement: Placement):
+    def __init__(self, task: Task, placement: Placement):
         self._task, self._placement = task, placement
         self._step = tf.function(self._batch_sums, autograph=False)
 
@@ -29,8 +29,10 @@ class Evaluation:
         return {k: strategy.experimental_local_results(v)[0] for k, v in sums.items()}
 
     def _replica_sums(self, batch):
-        weights = self._sum_over_replicas(self._task.loss_weights(batch))
-        return self._sum_over_replicas(self._task.evaluation_sums(batch, weights))
+        weights = self._sum_over_replicas(self._task.divisors(batch))
+        _, sums = self._task.loss(batch, None, weights)
+        names = sorted(read_sums(self._task.metrics, "evaluation"))
+        return self._sum_over_replicas({name: sums[name] for name in names})
 
     def _sum_over_replicas(self, values):
         if self._placement.num_replicas == 1:
@@ -62,7 +64,7 @@ class Evaluation:
             raise as_user_error(error) or error from error
         finally:
             progress.close()
-        return self._task.evaluation_metrics(totals)
+        return evaluation_metrics(self._task.metrics, totals)
 
 
 @dataclasses.dataclass

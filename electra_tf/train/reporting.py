@@ -14,7 +14,7 @@ import math
 import mmap
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -62,8 +62,9 @@ class Metric(NamedTuple):
       name: its key in metrics.jsonl and in results.
       label: a short description, for docs/metrics.md, reports and model cards.
       healthy: the expected value in a healthy run, for docs/metrics.md.
-      evaluation: computes it from the sums over an evaluation; None if it has none.
-      training: computes arrays from the sums of training steps; None if it has none.
+      evaluation: computes it from the sums over an evaluation, a NamedTuple of their
+        names; None if it has none.
+      training: the same for arrays, from the sums of training steps.
       short: its label in the progress line; "" if it is not shown there.
       tag: in TensorBoard; the default is training/<name>.
       curve: how it is plotted; None if it is not.
@@ -90,25 +91,35 @@ STEP_METRICS = (
 )
 
 
+def read_sums(metrics: Sequence[Metric], by: str) -> set[str]:
+    """The names of the sums that "training" or "evaluation" of metrics read."""
+    formulas: Iterable[Any] = (getattr(metric, by) for metric in metrics)
+    return {name for names in filter(None, formulas) for name in names if name}
+
+
+def evaluation_metrics(metrics: Sequence[Metric], sums: Sums) -> dict[str, float]:
+    """The values of metrics, from the sums over any number of batches."""
+    return {m.name: float(m.evaluation(sums)) for m in metrics if m.evaluation}
+
+
 def step_metrics(
-    rows: np.ndarray,
-    columns: Sequence[str],
-    training_metrics: Callable[[Sums], Mapping[str, np.ndarray]],
+    rows: np.ndarray, columns: Sequence[str], metrics: Sequence[Metric]
 ) -> dict[str, np.ndarray]:
     """Converts the output of training steps to metrics.
 
     Args:
       rows: float32 [steps, columns or more].
-      columns: loss, the sums of `training_metrics`, learning_rate, global_norm, and
+      columns: loss, the sums that `metrics` read, learning_rate, global_norm, and
         loss_scale where there is one (`step.TrainingStep.columns`).
 
     Returns: metric -> float64 [steps]; "finite" is 0.0 for skipped steps.
     """
     values = dict(zip(columns, rows.astype(np.float64).T, strict=False))
     last = {m.name: values.pop(m.name) for m in STEP_METRICS if m.name in values}
-    metrics = {"loss": values.pop("loss"), **training_metrics(values), **last}
-    finite = np.isfinite(last["global_norm"]) & np.isfinite(metrics["loss"])
-    return metrics | {"finite": finite.astype(np.float64)}
+    own = {m.name: m.training(values) for m in metrics if m.training}
+    found = {"loss": values["loss"], **own, **last}
+    finite = np.isfinite(last["global_norm"]) & np.isfinite(found["loss"])
+    return found | {"finite": finite.astype(np.float64)}
 
 
 def overflowed(metrics: Mapping[str, np.ndarray]) -> np.ndarray:

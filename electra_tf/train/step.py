@@ -14,7 +14,7 @@ import contextlib
 import ctypes
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import numpy as np
@@ -23,46 +23,33 @@ import tensorflow as tf
 from electra_tf.model import target
 from electra_tf.model.dropout import fold_in
 from electra_tf.train.distribution import Placement
-from electra_tf.train.reporting import Metric, step_metrics
+from electra_tf.train.reporting import Metric, read_sums, step_metrics
 
 INITIAL_LOSS_SCALE = 2.0**15
 # Steps without overflow after which the loss scale is doubled.
 LOSS_SCALE_GROWTH_STEPS = 2000
-# The most sums of a task, for the loop over microbatches.
-MAX_SUMS = 1024
 
 Batch = dict[str, tf.Tensor]
 
 
-class Trainable(Protocol):
-    """A model with losses and metrics, as the loop trains it."""
+@dataclasses.dataclass
+class Task:
+    """What a loop trains and evaluates: a model, its loss and its metrics.
+
+    Attributes:
+      loss: from a batch, the seed of its dropout (None: none) and the divisors of the
+        global batch: the loss, a scalar, and sums by name; both add up over parts of a
+        global batch.
+      divisors: a batch's share of what the losses are divided by, a nest of scalars.
+      metrics: of steps and evaluations, from the sums.
+    """
 
     model: keras.Model
-    metrics: Sequence[Metric]  # of `training_metrics` and the evaluation
-
-    def loss_weights(self, batch: Batch) -> Any:
-        """This batch's share of the divisors of the losses: a nest of scalars."""
-
-    def training_sums(
-        self, batch: Batch, seed: tf.Tensor, weights: Any
-    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Loss and metric sums: scalars that add up over parts of a global batch."""
-
-    def training_metrics(self, sums: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Metrics from the sums over the global batch; arrays with a value per step."""
-
-
-class Evaluable(Trainable, Protocol):
-    """A Trainable that the loop also evaluates."""
-
-    def evaluation_sums(self, batch: Batch, weights: Any) -> dict[str, tf.Tensor]:
-        """Sums that add up over batches and replicas, of any shape.
-
-        `weights` are the `loss_weights` of the whole global batch.
-        """
-
-    def evaluation_metrics(self, sums: dict[str, np.ndarray]) -> dict[str, float]:
-        """Metrics from the sums over all batches."""
+    loss: Callable[
+        [Batch, tf.Tensor | None, Any], tuple[tf.Tensor, dict[str, tf.Tensor]]
+    ]
+    divisors: Callable[[Batch], Any]
+    metrics: Sequence[Metric]
 
 
 class TrainState:
@@ -122,7 +109,7 @@ class TrainingStep:
         correction.
     """
 
-    task: Trainable
+    task: Task
     state: TrainState
     placement: Placement
     seed: int
@@ -138,7 +125,7 @@ class TrainingStep:
         self._has_replicas = placement.num_replicas > 1
         # float16 has no gradients below 6e-8, so the loss is scaled up.
         self._scales_loss = task.model.compute_dtype == "float16"
-        self._sum_names: list[str] = []
+        self._sum_names = ["loss", *sorted(read_sums(task.metrics, "training"))]
         self._step = self._replica_step
         self._pass = self._gradients
         self._graphs = contextlib.nullcontext
@@ -172,7 +159,7 @@ class TrainingStep:
             self._is_warm = True
         self.state.loss_scale.assign(scale)
         self.state.good_steps.assign(good)
-        return step_metrics(rows.numpy(), self.columns, self.task.training_metrics)
+        return step_metrics(rows.numpy(), self.columns, self.task.metrics)
 
     def once(self, batch: Batch) -> tf.Tensor:
         """One step on one replica, numbered by the state, for ahead-of-time compilers.
@@ -191,7 +178,7 @@ class TrainingStep:
 
     @property
     def columns(self) -> list[str]:
-        """Names of a step's numbers, known after tracing; see `step_metrics`."""
+        """Names of a step's numbers; see `step_metrics`."""
         names = [*self._sum_names, "learning_rate", "global_norm", "loss_scale"]
         return names if self._scales_loss else names[:-1]
 
@@ -217,7 +204,7 @@ class TrainingStep:
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         key = tf.stack([tf.constant(self.seed, tf.int32), tf.cast(step, tf.int32)])
         seed = fold_in(key, replica)
-        weights = self._sum_over_replicas(self.task.loss_weights(batch))
+        weights = self._sum_over_replicas(self.task.divisors(batch))
         gradients, sums = self._pass(batch, seed, weights, scale)
         optimizer = self.state.optimizer
         rate = tf.convert_to_tensor(optimizer.learning_rate)
@@ -259,23 +246,21 @@ class TrainingStep:
             part = {name: t[i] for name, t in parts.items()}
             more, more_sums = self._microbatch(part, fold_in(seed, i), weights, scale)
             gradients = [a + b for a, b in zip(gradients, more, strict=True)]
-            # The loop needs a fixed size; the number of sums is known only in here.
-            padding = [[0, MAX_SUMS - more_sums.shape[0]]]
-            return i + 1, gradients, sums + tf.pad(more_sums, padding)
+            return i + 1, gradients, sums + more_sums
 
         variables = self._variables
         _, gradients, sums = tf.while_loop(
             lambda i, *_: i < self.accumulation,
             add,
-            (0, [tf.zeros(v.shape) for v in variables], tf.zeros([MAX_SUMS])),
+            (0, [tf.zeros(v.shape) for v in variables], tf.zeros(len(self._sum_names))),
             maximum_iterations=self.accumulation,
         )
-        return gradients, sums[: len(self._sum_names)]
+        return gradients, sums
 
     def _microbatch(self, batch, seed, weights, scale):
         variables = self._variables
         with tf.GradientTape() as tape:
-            loss, sums = self.task.training_sums(batch, seed, weights)
+            loss, sums = self.task.loss(batch, seed, weights)
             scaled = loss * scale if self._scales_loss else loss
         gradients = tape.gradient(scaled, [v.value for v in variables])
         for variable, gradient in zip(variables, gradients, strict=True):
@@ -283,9 +268,7 @@ class TrainingStep:
                 raise ValueError(f"the loss does not depend on {variable.path}")
         # Gradients of embeddings are sparse; this sums the rows of the same token.
         gradients = [tf.convert_to_tensor(g) for g in gradients]
-        names = sorted(sums)
-        self._sum_names = ["loss", *names]
-        values = [loss, *(sums[name] for name in names)]
+        values = [loss, *(sums[name] for name in self._sum_names[1:])]
         return gradients, tf.stack([tf.cast(v, tf.float32) for v in values])
 
 

@@ -115,8 +115,8 @@ FROZEN = {"objective": "frozen_generator"}
         (TWO_TOWER | {"generator_hidden_size": 0.25}, ["needs 1.0"]),
         (TWO_TOWER | {"two_tower_generator": False}, []),
         (TWO_TOWER | {"repeated_masks": "fixed"}, ["repeated_masks"]),
-        (ADVERSARIAL | {"repeated_masks": "original"}, ["twice"]),
-        (ADVERSARIAL | {"disallow_correct": True}, []),
+        (ADVERSARIAL | {"repeated_masks": "original"}, ["needs", "fixed"]),
+        (ADVERSARIAL | {"disallow_correct": True}, ["needs false"]),
         (ADVERSARIAL | {"two_tower_generator": True}, ["masked_lm"]),
         # Without effect.
         ({"stage_one_steps": 5}, ["stage_one_steps 5", "two_stage"]),

@@ -46,8 +46,9 @@ def test_each_phase_is_an_ordinary_run():
 def test_stages_are_phases():
     stages = make(objective="two_stage", num_train_steps=10, stage_one_steps=4)
     first, second = stages.run_phases()
-    assert (first.first, first.end, first.stage) == (0, 4, 1)
-    assert (second.first, second.end, second.stage) == (4, 10, 2)
+    assert (first.first, first.end, first.objective) == (0, 4, "mlm")
+    assert (second.first, second.end, second.objective) == (4, 10, "two_stage")
+    assert (first.learns, second.learns) == (("generator",), ("main",))
     assert first.config.stage_one_steps is second.config.stage_one_steps is None
 
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.finetune import batches
 from electra_tf.finetune.batches import head_outputs, num_parts
-from electra_tf.finetune.model import FinetuningModel, TrainableFinetuningModel
+from electra_tf.finetune.model import FinetuningModel, training_task
 from electra_tf.finetune.preprocessing import FeatureStore
 from tests.helpers.tiny_finetuning import TINY
 
@@ -122,14 +122,14 @@ def test_parts_are_made_where_they_save_padding(lengths, expected):
 
 
 def test_padding_beyond_the_longest_example_changes_no_loss(model):
-    task, store = TrainableFinetuningModel(model), store_of("a", 4)
+    task, store = training_task(model), store_of("a", 4)
     batch = {name: tf.constant(store[name]) for name in store}
 
     @tf.function(reduce_retracing=True)
     def sums(ids, mask, segments):
         names = ("input_ids", "input_mask", "segment_ids")
         cut = batch | dict(zip(names, (ids, mask, segments), strict=True))
-        return task.training_sums(cut, None, None)
+        return task.loss(cut, None, None)
 
     names = ("input_ids", "input_mask", "segment_ids")
     spec = [tf.TensorSpec([4, None], tf.int32)] * 3
@@ -137,5 +137,5 @@ def test_padding_beyond_the_longest_example_changes_no_loss(model):
     for extra in (0, 7):
         padded = [tf.pad(batch[name], [[0, 0], [0, extra]]) for name in names]
         loss, _ = unknown(*padded)
-        expected, _ = task.training_sums(batch, None, None)
+        expected, _ = task.loss(batch, None, None)
         np.testing.assert_allclose(loss, expected, rtol=1e-5)

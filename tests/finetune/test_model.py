@@ -14,9 +14,9 @@ from electra_tf.errors import UserError
 from electra_tf.finetune.model import (
     FinetuningModel,
     QuestionAnsweringHead,
-    TrainableFinetuningModel,
     build_finetuning_model,
     freeze,
+    training_task,
 )
 from electra_tf.finetune.task import HeadSpec
 from electra_tf.model.transformer_layer import gelu
@@ -167,15 +167,15 @@ def test_ends_are_scored_as_by_one_wide_layer():
 
 
 def test_task_counts_examples_by_task():
-    task = TrainableFinetuningModel(make_model())
+    task = training_task(make_model())
     batch = make_batch()
-    assert float(task.loss_weights(batch)) == 7
-    loss, sums = task.training_sums(batch, None, None)
+    assert float(task.divisors(batch)) == 7
+    loss, sums = task.loss(batch, None, None)
     assert [float(sums[f"{name}/examples"]) for name in HEADS] == [2, 2, 2, 1]
     total = sum(float(sums[f"{name}/loss"]) for name in HEADS)
     assert total == pytest.approx(float(loss), rel=1e-6)
-    metrics = task.training_metrics({k: np.array([v]) for k, v in sums.items()})
-    assert metrics["cola_loss"][0] == pytest.approx(float(sums["cola/loss"]) / 2)
+    metrics = {m.name: m.training(sums) for m in task.metrics if m.training}
+    assert float(metrics["cola_loss"]) == pytest.approx(float(sums["cola/loss"]) / 2)
 
 
 def config_of(**hparams):

@@ -80,9 +80,7 @@ def main(data_dir: str, model_name: str, hparams: str) -> dict:
     vocab = Vocabulary.load(config.vocab_file)
     special = (vocab.cls_id, vocab.sep_id, vocab.mask_id)
     with placement.strategy.scope():
-        task = pretraining.TrainablePretrainer(
-            pretraining.build_pretrainer(config, special)
-        )
+        task = pretraining.task_of(pretraining.build_pretrainer(config, special))
         optimizer = optimization.create_optimizer(config)
         state = training_step.TrainState(task.model, optimizer)
     found["kind_of_variable"] = type(state.optimizer.adam_m[0].value).__name__

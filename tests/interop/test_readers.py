@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models of random configurations, exported in each format and read back."""
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -202,7 +201,7 @@ def test_rows_beyond_the_vocabulary_are_left_out(form, tmp_path):
         tensors[row] = np.concatenate([tensors[row], tensors[row][:24]])
     spare = [f"[spare {i}]" for i in range(24)]
     wide = write_tokens(tmp_path / "wide.txt", [*stored.vocab.tokens, *spare])
-    config = dataclasses.replace(stored.config, vocab_size=len(wide))
+    config = stored.config.replaced(vocab_size=len(wide))
     source = stored._replace(tensors=tensors, vocab=wide, config=config)
     what = {"tf1": "all", "huggingface": "generator"}.get(form, "encoder")
     request = WRITERS[form]

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Original checkpoints, read and written."""
 
-import dataclasses
 import json
 import shutil
 
@@ -133,7 +132,7 @@ def test_tensorflow_1_restores_weights_slots_and_step(tmp_path):
 def shaped(stored, **overrides):
     """The same weights with other hparams that no weight shows."""
     changed = {**stored.config.model_hparam_overrides, **overrides}
-    config = dataclasses.replace(stored.config, model_hparam_overrides=changed)
+    config = stored.config.replaced(model_hparam_overrides=changed)
     return stored._replace(config=config, known={**stored.known, **overrides})
 
 

@@ -212,7 +212,7 @@ def _attention_maps(model, encoded, input_mask) -> tf.Tensor:
 
 def _metrics(recording, model, output, batch) -> Iterator[Row]:
     objective = model.objective
-    metrics = evaluation_metrics(objective.metrics, objective.sums(output, batch))
+    metrics = evaluation_metrics(objective.metrics, output.sums)
     for key in recording.forward.files:
         if key.startswith("metric_"):
             name = key.removeprefix("metric_")

@@ -8,8 +8,8 @@ import tensorflow as tf
 from electra_tf.errors import UserError
 from electra_tf.interop import readers, start
 from electra_tf.pretrain import metrics
-from electra_tf.pretrain.electra_variants import TwoStage
-from electra_tf.pretrain.pretraining import TrainablePretrainer, build_pretrainer
+from electra_tf.pretrain.objectives import LossWeights
+from electra_tf.pretrain.pretraining import build_pretrainer, task_of
 from electra_tf.train.step import TrainingStep
 from tests.helpers.exporting import tiny_source, tiny_vocabulary, write_run
 from tests.helpers.tiny_pretraining import (
@@ -37,15 +37,15 @@ class Staged(Trained):
 
     def begin(self, step):
         model, phase = self.state.model, self.config.phase_at(step)
-        self.task = TrainablePretrainer(model, phase)
-        if step == phase.first:
-            self.task.objective.begin(model)
+        self.task = task_of(model, phase)
+        if step == phase.first > 0 and self.config.init_discriminator:
+            model.begin_from_generator()
         self.step = TrainingStep(
             self.task,
             self.state,
             self.placement,
             seed=1,
-            variables=self.task.objective.trained_variables(model),
+            variables=model.trained_in(phase),
             moments_begin_at=phase.first,
         )
 
@@ -98,7 +98,7 @@ def test_what_each_stage_changes(tiny_data, init_discriminator):
     second = run.values()
     learned = changed(begun, second) - {"global_step", "loss_scale/good_steps"}
     assert not any(map(is_generators, learned))
-    trained = run.task.model.objective.trained_variables(run.task.model)
+    trained = run.task.model.trained_in(run.config.phase_at(SWITCH))
     without_influence = {v.path for v in trained if v.path.endswith("key/bias")}
     assert {v.path for v in trained} <= learned | without_influence
     # Resuming after the switch changes nothing.
@@ -123,15 +123,16 @@ def test_moments_are_corrected_from_the_first_step_of_each_stage(tiny_data):
 
 def test_a_step_has_the_metrics_of_its_stage():
     model, batch = tiny_model("two_stage"), tiny_batch()
-    for stage, names in (
-        (1, {m.name for m in metrics.GENERATOR_METRICS}),
-        (2, {m.name for m in metrics.DISCRIMINATOR_METRICS}),
+    first, second = model.hparams.run_phases()
+    for phase, names in (
+        (first, {m.name for m in metrics.GENERATOR_METRICS}),
+        (second, {m.name for m in metrics.DISCRIMINATOR_METRICS}),
     ):
-        objective = TwoStage(model.settings, stage)
-        sums = objective.sums(model(batch, objective=objective), batch)
-        found = metrics.evaluation_metrics(objective.metrics, sums)
+        task = task_of(model, phase)
+        _, sums = task.loss(batch, None, LossWeights())
+        found = metrics.evaluation_metrics(task.metrics, sums)
         assert names <= found.keys()
-        assert ("disc_loss" in found) == (stage == 2)
+        assert ("disc_loss" in found) == (phase is second)
     assert tf.reduce_all(tf.math.is_finite(list(found.values())))
 
 

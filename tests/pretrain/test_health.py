@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from electra_tf.config.objectives import OBJECTIVES
+from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import EXIT_DIVERGED, UserError
 from electra_tf.pretrain.health import HealthMonitor
-from electra_tf.pretrain.objectives import objective_class
+from electra_tf.pretrain.objectives import objective_of
 from tests.helpers.forked_runs import metrics_of, pretrain
 from tests.helpers.runs import tiny
 
@@ -108,8 +109,8 @@ def test_guessing_is_not_inferred_from_a_loss_of_other_tokens():
     metrics["disc_loss"][2000:] = 0.5  # guessing 7 of 10 has 0.61
     assert watch(metrics, counts_all_tokens=False) == []
     assert len(watch(metrics)) == 1
-    classes = {name: objective_class(name) for name in OBJECTIVES}
-    partial = [n for n, cls in classes.items() if not cls(None).counts_all_tokens]
+    config = PretrainingConfig()
+    partial = [n for n in OBJECTIVES if not objective_of(n, config).counts_all_tokens]
     assert partial == ["electra_15"]
 
 

@@ -5,7 +5,6 @@ The main network's loss teaches the generator nothing: samples let no gradient t
 and neither does Electric's log q.
 """
 
-import dataclasses
 import types
 
 import numpy as np
@@ -21,9 +20,13 @@ from electra_tf.config.objectives import (
 )
 from electra_tf.pretrain import token_objectives
 from electra_tf.pretrain.electra_variants import policy_of
-from electra_tf.pretrain.generators import MaskedInputs, TwoTowerGenerator
+from electra_tf.pretrain.generators import (
+    GeneratorOutput,
+    MaskedInputs,
+    TwoTowerGenerator,
+)
 from electra_tf.pretrain.heads import MaskedLMHead
-from electra_tf.pretrain.objectives import CorruptedText, LossWeights, objective_class
+from electra_tf.pretrain.objectives import CorruptedText, LossWeights, objective_of
 from electra_tf.pretrain.pretraining import build_pretrainer
 from tests.helpers.tiny_pretraining import (
     VARIANTS,
@@ -61,17 +64,17 @@ def is_generators(path):
 
 def check(variant, hparams, monkeypatch):
     model = tiny_model(variant, **hparams)
-    kind = OBJECTIVES[model.settings.objective]
+    kind = OBJECTIVES[model.hparams.objective]
     batch = tiny_batch(repeated_masks="fixed")
     # All that counts in the loss but the generator's own part, which has no weight.
-    own = dataclasses.replace(model.settings, gen_weight=0.0)
-    monkeypatch.setattr(model.objective, "settings", own)
+    own = model.hparams.replaced(gen_weight=0.0)
+    monkeypatch.setattr(model.objective, "config", own)
     losses = {"generator": lambda out: out.generated.loss}
-    if kind.main_network and model.settings.objective != "mlm":
+    if kind.main_network and model.hparams.objective != "mlm":
         losses["main"] = lambda out: out.total_loss
     found = gradients(model, losses, batch)
-    learns = model.settings.generator not in LEARN_NOTHING
-    tied = model.settings.generator == "tied"
+    learns = model.hparams.generator not in LEARN_NOTHING
+    tied = model.hparams.generator == "tied"
     apart = variant in APART or "apart" in variant
     for path in found["generator"]:
         if path.endswith("key/bias"):  # has no influence
@@ -102,34 +105,34 @@ def test_what_each_loss_teaches_in_other_combinations(name, monkeypatch):
 
 MAIN = ("electra/", "discriminator_predictions/")
 PARTS = [
-    # Variant, loss of the discriminator's output, scopes of the weights that learn.
+    # Variant, loss of the sums, scopes of the weights that learn.
     (
         "adversarial",
-        lambda out: out.policy.loss - out.policy.baseline_loss,
+        lambda sums: sums["policy_loss"] - sums["baseline_loss"],
         ("generator/", "generator_predictions/", "electra/embeddings/"),
     ),
-    ("adversarial", lambda out: out.policy.baseline_loss, "generator_baseline/"),
-    ("adversarial", lambda out: out.loss, MAIN),
+    ("adversarial", lambda sums: sums["baseline_loss"], "generator_baseline/"),
+    ("adversarial", lambda sums: sums["disc_loss"], MAIN),
     # Corrections teach nothing about copying.
     (
         "corrective_lm",
-        lambda out: out.tokens.loss,
+        lambda sums: sums["token_loss"],
         ("electra/", "correction_predictions/"),
     ),
-    ("corrective_lm", lambda out: out.loss, MAIN),
+    ("corrective_lm", lambda sums: sums["disc_loss"], MAIN),
     (
         "multi_choice",
-        lambda out: out.tokens.loss,
+        lambda sums: sums["token_loss"],
         ("electra/", "selection_predictions/"),
     ),
-    ("multi_choice", lambda out: out.loss, MAIN),
+    ("multi_choice", lambda sums: sums["disc_loss"], MAIN),
 ]
 
 
 @pytest.mark.parametrize("variant, loss_of, scopes", PARTS)
 def test_what_parts_of_the_main_loss_teach(variant, loss_of, scopes):
     batch = tiny_batch(repeated_masks="fixed")
-    losses = {"part": lambda out: loss_of(out.discriminated)}
+    losses = {"part": lambda out: loss_of(out.sums)}
     found = gradients(shared_model(variant), losses, batch)["part"]
     for path, gradient in found.items():
         if not path.endswith("key/bias"):  # has no influence
@@ -278,7 +281,7 @@ def inputs(positions, weights):
 
 
 def outputs(name, states, batch, corrupted, new_logits=None, drawn=(), **settings):
-    """What an objective makes of hidden states that are scores of the four words.
+    """The Losses of an objective from hidden states that are scores of the four words.
 
     The heads are the identity and, of the discriminator's kind, `new_logits`.
 
@@ -286,7 +289,8 @@ def outputs(name, states, batch, corrupted, new_logits=None, drawn=(), **setting
       drawn: the generator's samples, [N] each.
     """
     settings = {"cloze_chunk_size": 2, "embedding_size": 4, "vocab_size": 4} | settings
-    objective = objective_class(name)(types.SimpleNamespace(**settings))
+    settings |= {"gen_weight": 0.0, "disc_weight": 1.0, "token_weight": 1.0}
+    objective = objective_of(name, types.SimpleNamespace(**settings))
     head = MaskedLMHead(4, 4, "token_predictions")
     head.build((None, 4))
     head.call = lambda hidden: hidden
@@ -301,8 +305,11 @@ def outputs(name, states, batch, corrupted, new_logits=None, drawn=(), **setting
     )
     corrupted = tf.constant([corrupted])
     replaced = corrupted != batch.input_ids
-    text = CorruptedText(corrupted, replaced, batch, None)
-    return objective.discriminate(model, text, None, LossWeights())
+    nothing = tf.zeros_like(batch.masked_lm_ids)
+    losses = tf.zeros_like(batch.masked_lm_weights)
+    generated = GeneratorOutput(None, losses, None, nothing, tf.zeros([]))
+    text = CorruptedText(corrupted, replaced, batch, generated, nothing)
+    return objective.loss(model, text, None, LossWeights())
 
 
 def test_electra_15_by_hand():
@@ -330,8 +337,8 @@ def test_replace_mlm_by_hand():
     """
     states = np.log([[[1, 1, 1, 1], [1, 2, 3, 4], [1, 1, 6, 2]]])
     batch = inputs([1, 2, 0], [1, 1, 0])
-    out = outputs("replace_mlm", states, batch, [0, 1, 3])
-    assert float(out.loss) == pytest.approx((log(5) + log(10 / 6)) / 2, rel=1e-5)
+    loss, _, out = outputs("replace_mlm", states, batch, [0, 1, 3])
+    assert float(loss) == pytest.approx((log(5) + log(10 / 6)) / 2, rel=1e-5)
     assert out.predictions.numpy()[0, :2].tolist() == [3, 2]
     assert out.is_replaced.numpy()[0, :2].tolist() == [False, True]
 
@@ -349,10 +356,10 @@ def test_all_tokens_mlm_by_hand():
     states = np.log([[[1, 1, 1, 1], [1, 2, 3, 4], [1, 1, 6, 2]]])
     batch = inputs([1, 2, 0], [1, 1, 0])
     new = [0, log(1 / 3), log(4)]
-    out = outputs("all_tokens_mlm", states, batch, [0, 1, 3], new)
+    loss, _, out = outputs("all_tokens_mlm", states, batch, [0, 1, 3], new)
     expected = [log(8 / 5), log(5 / 4), log(25 / 12)]
     np.testing.assert_allclose(out.per_token_loss[0], expected, rtol=1e-5)
-    assert float(out.loss) == pytest.approx(np.mean(expected), rel=1e-5)
+    assert float(loss) == pytest.approx(np.mean(expected), rel=1e-5)
     assert out.predictions.numpy().tolist() == [[0, 1, 2]]
     np.testing.assert_allclose(out.probs, [[1 / 2, 1 / 4, 4 / 5]], rtol=1e-5)
 
@@ -368,11 +375,10 @@ def test_corrective_lm_by_hand():
     states = np.log([[[1, 1, 1, 1], [1, 2, 3, 4], [1, 1, 6, 2]]])
     batch = inputs([1, 2, 0], [1, 1, 0])
     new = [0, log(1 / 3), log(4)]
-    out = outputs("corrective_lm", states, batch, [0, 1, 3], new)
+    _, sums, out = outputs("corrective_lm", states, batch, [0, 1, 3], new)
     assert float(out.loss) == pytest.approx(log(10 / 3) / 3, rel=1e-5)
-    assert float(out.tokens.loss) == pytest.approx(log(125 / 48) / 2, rel=1e-5)
-    assert out.tokens.predictions.numpy()[0, :2].tolist() == [1, 2]
-    assert out.tokens.is_replaced.numpy()[0, :2].tolist() == [False, True]
+    assert float(sums["token_loss"]) == pytest.approx(log(125 / 48), rel=1e-5)
+    assert (float(sums["token_correct"]), float(sums["replaced_correct"])) == (2, 1)
 
 
 def test_multi_choice_by_hand():
@@ -386,10 +392,10 @@ def test_multi_choice_by_hand():
     batch = inputs([1, 2, 0], [1, 1, 0])._replace(sample_uniform=tf.zeros([1, 3]))
     drawn = [[3, 0, 1], [3, 1, 1], [0, 3, 1]]
     more = {"drawn": drawn, "num_candidates": 4}
-    out = outputs("multi_choice", states, batch, [0, 1, 3], [0, 0, 0], **more)
+    _, sums, out = outputs("multi_choice", states, batch, [0, 1, 3], [0, 0, 0], **more)
     assert float(out.loss) == pytest.approx(log(2), rel=1e-5)
-    assert float(out.tokens.loss) == pytest.approx(log(35 / 6) / 2, rel=1e-5)
-    assert out.tokens.predictions.numpy()[0, :2].tolist() == [3, 2]
+    assert float(sums["token_loss"]) == pytest.approx(log(35 / 6), rel=1e-5)
+    assert (float(sums["token_correct"]), float(sums["replaced_correct"])) == (1, 1)
 
 
 @pytest.mark.parametrize("generator", ["masked_lm", "uniform"])
@@ -397,7 +403,7 @@ def test_candidates_of_multi_choice(generator):
     """The original token is the first alone; draws of equal tokens are all distinct."""
     model, batch = tiny_model("multi_choice", generator=generator), tiny_batch(64)
     generated = model(batch).generated
-    text = CorruptedText(None, None, MaskedInputs.of(batch), generated)
+    text = CorruptedText(None, None, MaskedInputs.of(batch), generated, None)
     found = model.objective.candidates(model.generator, text).numpy()
     original = batch["masked_lm_ids"].numpy()[..., None]
     np.testing.assert_array_equal(found == original, np.arange(5) == 0 * original)
@@ -405,12 +411,24 @@ def test_candidates_of_multi_choice(generator):
         assert (np.diff(np.sort(found)) > 0).all()
 
 
+def test_candidates_of_multi_choice_are_drawn_at_the_temperature():
+    """Near 0 they are the generator's best token but the original."""
+    model, batch = tiny_model("multi_choice"), tiny_batch()
+    inputs = MaskedInputs.of(batch)
+    generated = model.generator(inputs)
+    text = CorruptedText(None, None, inputs, generated, None, temperature=0.02)
+    found = model.objective.candidates(model.generator, text)[..., 1:]
+    original = tf.one_hot(batch["masked_lm_ids"], generated.logits.shape[-1])
+    best = tf.argmax(generated.logits - 1e9 * original, axis=-1)
+    assert (found.numpy() == best.numpy()[..., None]).mean() > 0.9
+
+
 @pytest.mark.parametrize("name", ["corrective_lm", "multi_choice"])
 def test_weights_of_the_losses_of_tokens(name):
     model = tiny_model(name, token_weight=3.0, disc_weight=7.0)
     out = model(tiny_batch())
-    main = out.discriminated
-    expected = out.generated.loss + 7 * main.loss + 3 * main.tokens.loss
+    main, tokens = out.discriminated, out.sums["token_loss"] / out.sums["masked"]
+    expected = out.generated.loss + 7 * main.loss + 3 * tokens
     assert float(out.total_loss) == pytest.approx(float(expected), rel=1e-6)
 
 
@@ -518,14 +536,13 @@ def test_rewards_are_the_discriminators_loss_at_the_samples():
     logits, labels = found.logits.numpy(), out.is_replaced.numpy()
     losses = np.logaddexp(0, np.where(labels, -logits, logits))
     expected = np.take_along_axis(losses, batch["masked_lm_positions"].numpy(), 1)
-    np.testing.assert_allclose(
-        found.policy.reward.numpy()[used], expected[used], rtol=1e-4
-    )
+    sums, weights = out.sums, batch["masked_lm_weights"].numpy()
+    assert float(sums["reward"]) == pytest.approx(expected[used].sum(), rel=1e-4)
     p = tf.nn.softmax(out.generated.logits / 0.7).numpy()
-    entropy = -(p * log(p)).sum(-1)
-    np.testing.assert_allclose(found.policy.entropy, entropy, rtol=1e-4)
+    entropy = (-(p * log(p)).sum(-1) * weights).sum()
+    assert float(sums["entropy"]) == pytest.approx(entropy, rel=1e-4)
     # The likelihood is measured, not learned.
-    total = found.policy.loss + 50 * found.loss
+    total = sums["policy_loss"] + 50 * found.loss
     assert float(out.total_loss) == pytest.approx(float(total), rel=1e-5)
 
 

@@ -4,6 +4,7 @@
 Which weights learn from which loss: test_objectives.py.
 """
 
+import dataclasses
 import json
 import os
 
@@ -17,8 +18,8 @@ from electra_tf.pretrain.metrics import evaluation_metrics
 from electra_tf.pretrain.pretraining import (
     ElectraPretrainer,
     LossWeights,
-    TrainablePretrainer,
     build_pretrainer,
+    task_of,
 )
 from electra_tf.train.optimization import AdamWeightDecay
 from tests.helpers.runs import GOLDEN
@@ -171,7 +172,7 @@ def test_parts_of_a_batch_add_up(variant):
         {name: value[:2] for name, value in batch.items()},
         {name: value[2:] for name, value in batch.items()},
     ]
-    shares = list(map(TrainablePretrainer(model).loss_weights, parts))
+    shares = list(map(task_of(model).divisors, parts))
     weights = LossWeights(*(sum(values) for values in zip(*shares, strict=True)))
     total = {"total": lambda out: out.total_loss}
     whole = gradients(model, total, batch)
@@ -193,7 +194,7 @@ def test_metrics_add_up_over_batches(variant):
     objective = model.objective
 
     def sums_of(batch):
-        return objective.sums(model(batch), batch)
+        return model(batch).sums
 
     parts = [{k: v[i : i + 2] for k, v in batch.items()} for i in (0, 2, 4)]
     sums = [sums_of(part) for part in parts]
@@ -207,7 +208,7 @@ def test_metrics_add_up_over_batches(variant):
 def test_auc_is_the_probability_of_the_right_order():
     model, batch = shared_model(), tiny_batch(rows=64)
     out = model(batch)
-    sums = model.objective.sums(out, batch)
+    sums = out.sums
     metrics = evaluation_metrics(model.objective.metrics, sums)
     mask = batch["input_mask"].numpy() > 0
     labels, probs = out.is_replaced.numpy(), out.discriminated.probs.numpy()
@@ -272,7 +273,7 @@ def test_compiled_by_xla(variant):
 
     def losses(batch):
         out = model(batch, training=True, seed=tf.constant(SEED))
-        sums = model.objective.sums(out, batch)
+        sums = out.sums
         return out.corrupted_ids, out.total_loss, sums["masked_loss"]
 
     plain = losses(batch)
@@ -354,11 +355,26 @@ def test_from_config_keeps_every_setting():
     }
     model = tiny_model("electric", dtype="mixed_bfloat16", **changes)
     copy = ElectraPretrainer.from_config(model.get_config())
-    assert {name: getattr(copy.settings, name) for name in changes} == changes
-    assert copy.settings == model.settings
+    assert {name: getattr(copy.hparams, name) for name in changes} == changes
+    assert copy.hparams.settings() == model.hparams.settings()
     assert copy.model_config == model.model_config
-    assert copy.generator_config == model.generator_config
     assert copy.dtype_policy.name == "mixed_bfloat16"
+
+
+def test_config_of_version_0_1_is_read():
+    model = tiny_model("disentangled", layers=2, generator_layers=0.5, disc_weight=7.0)
+    shape = dataclasses.asdict(model.model_config)
+    generator = dataclasses.asdict(model.hparams.generator_config())
+    config = {"name": "m", "dtype": "float32", "config": shape, "embedding_size": 8}
+    config |= {"generator_config": generator, "special_ids": [2, 3, 4]}
+    config |= {"generator": "masked_lm", "objective": "electra", "disc_weight": 7.0}
+    config |= {"rare_mask_power": 0.0, "generator_width": 8}
+    for sharing, at_rest in (("disentangled", False), ("summed", True)):
+        found = ElectraPretrainer.from_config(config | {"embedding_sharing": sharing})
+        expected = build_pretrainer(model.hparams, (2, 3, 4), at_rest=at_rest)
+        shapes = [[(v.path, v.shape) for v in m.weights] for m in (found, expected)]
+        assert shapes[0] == shapes[1]
+        assert found.hparams.disc_weight == 7.0
 
 
 def dataset(rows=8):

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from electra_tf.inference import html_report
 from electra_tf.pretrain import run
-from electra_tf.pretrain.pretraining import TrainablePretrainer
+from electra_tf.pretrain.objectives import objective_of
 from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.train.reporting import SAMPLES, Journal
 from tests.helpers.forked_runs import metrics_of, pretrain
@@ -18,12 +18,10 @@ from tests.helpers.tiny_pretraining import (
     CLS,
     MASK,
     SEP,
-    VARIANTS,
     VOCAB_SIZE,
     shared_model,
     shared_output,
     tiny_batch,
-    tiny_config,
     tiny_model,
 )
 
@@ -48,10 +46,9 @@ def texts_of(folder):
                 yield event.step, value.tag, text
 
 
-def sampler(model, vocab, folder, batch=tiny_batch, phase=None, is_chief=True):
-    task = TrainablePretrainer(model, phase)
+def sampler(model, vocab, folder, batch=tiny_batch, objective=None, is_chief=True):
     journal = Journal(folder, SAMPLES, "samples", 0, is_chief)
-    return run.Samples(task, batch, vocab, journal)
+    return run.Samples(model, objective, batch, vocab, journal)
 
 
 def test_samples_are_what_the_model_computes(vocab, tmp_path):
@@ -87,10 +84,10 @@ def test_samples_are_what_the_model_computes(vocab, tmp_path):
 
 def test_the_first_of_two_stages_has_no_discriminator(vocab, tmp_path):
     model = tiny_model("two_stage")
-    phases = tiny_config(**VARIANTS["two_stage"]).run_phases()
-    look = sampler(model, vocab, tmp_path, phase=phases[0])
+    first = objective_of("mlm", model.hparams)
+    look = sampler(model, vocab, tmp_path, objective=first)
     assert not look(5) and not look.journal.has(5)
-    look = sampler(model, vocab, tmp_path, phase=phases[1])
+    look = sampler(model, vocab, tmp_path)
     assert not look(10) and look.journal.has(10)
     # Only the chief writes.
     look = sampler(model, vocab, tmp_path / "other", is_chief=False)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sampling of replacements: the distribution, its edges, schedules."""
 
+import functools
 import math
 
 import numpy as np
@@ -8,7 +9,6 @@ import pytest
 import tensorflow as tf
 
 from electra_tf.pretrain import sampling
-from electra_tf.pretrain.sampling import Curriculum
 from tests.helpers.encoder_passes import traced_for
 from tests.helpers.statistics import assert_like
 from tests.helpers.tiny_pretraining import tiny_batch, tiny_config, tiny_model
@@ -241,11 +241,9 @@ def test_uniform_sampler_reaches_both_ends():
 )
 def test_temperature_by_hand(decay, step, expected):
     """A phase of 100 steps begins at step 200; the temperature falls from 4 to 1."""
-    batch = tiny_batch()
-    falling = Curriculum(200, 100, 4.0, 1.0, decay)
-    found = falling.apply(batch, tf.constant(step))["temperature"]
-    rows = len(batch["input_ids"])
-    np.testing.assert_allclose(found, np.full((rows, 1), expected), rtol=1e-6)
+    config = tiny_config(temperature_start=4.0, curriculum_decay=decay)
+    found = sampling.temperature_at(config, 200, tf.constant(step))
+    assert float(found) == pytest.approx(expected, rel=1e-6)
 
 
 def test_samples_are_drawn_at_the_temperature_of_the_step():
@@ -253,17 +251,8 @@ def test_samples_are_drawn_at_the_temperature_of_the_step():
     falling = tiny_model("electra", temperature=1.0)
     for ours, theirs in zip(falling.variables, constant.variables, strict=True):
         ours.assign(theirs)
-    heated = Curriculum(0, 100, 3.0, 1.0, "linear")
-    start = heated.apply(batch, 0)
-    np.testing.assert_array_equal(
-        falling(start).sampled_ids, constant(batch).sampled_ids
-    )
-    end = heated.apply(batch, 100)
-    np.testing.assert_array_equal(falling(end).sampled_ids, falling(batch).sampled_ids)
-
-
-def test_there_is_a_curriculum_only_where_one_is_set():
-    for hparams in ({}, {"curriculum_decay": "linear"}):
-        assert Curriculum.of(tiny_config(**hparams), 7) is None
-    config = tiny_config(temperature_start=2.0)
-    assert Curriculum.of(config, 7) == (7, 100, 2.0, 1.0, "exponential")
+    config = tiny_config(temperature_start=3.0, curriculum_decay="linear")
+    for step, model in ((0, constant), (100, falling)):
+        heated = functools.partial(sampling.temperature_at, config, -step)
+        found = falling(tiny_batch(rows=64, temperature=heated)).sampled_ids
+        np.testing.assert_array_equal(found, model(batch).sampled_ids)

@@ -162,9 +162,7 @@ def test_flops_are_those_of_the_matrix_products_in_the_graph(embedding_size):
     config = PretrainingConfig.from_hparams(
         NO_DATA, "m", STEP | {"train_batch_size": 3, "embedding_size": embedding_size}
     )
-    task = pretraining.TrainablePretrainer(
-        pretraining.build_pretrainer(config, (2, 3, 4))
-    )
+    task = pretraining.task_of(pretraining.build_pretrainer(config, (2, 3, 4)))
     ids = tf.random.uniform([3, 16], 5, 300, tf.int32)
     batch = {"input_ids": ids, "input_mask": tf.ones_like(ids)}
     batch["segment_ids"] = tf.zeros_like(ids)
@@ -177,8 +175,8 @@ def test_flops_are_those_of_the_matrix_products_in_the_graph(embedding_size):
     def step():
         with tf.GradientTape() as tape:
             constants = {k: tf.constant(v.numpy()) for k, v in batch.items()}
-            loss, _ = task.training_sums(
-                constants, tf.constant([1, 2]), task.loss_weights(constants)
+            loss, _ = task.loss(
+                constants, tf.constant([1, 2]), task.divisors(constants)
             )
         return tape.gradient(loss, variables)
 
@@ -201,7 +199,7 @@ def traced_step(variant: str, **hparams):
     model = tiny_model(variant, layers=1, dropout=0.1)
     config, batch = tiny_config(**hparams), tiny_batch()
     step = training_step.TrainingStep(
-        pretraining.TrainablePretrainer(model),
+        pretraining.task_of(model),
         training_step.TrainState(model, optimization.create_optimizer(config)),
         distribution.create_strategy(config)._replace(jit_compile=False),
         seed=3,

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The training step and loop: equal however a batch is cut, safe when it diverges."""
 
-import dataclasses
 import io
 
 import keras
@@ -39,7 +38,7 @@ class Trained:
         model = pretraining.build_pretrainer(self.config, special_ids)
         optimizer = optimization.create_optimizer(self.config)
         self.state = TrainState(model, optimizer)
-        self.task = pretraining.TrainablePretrainer(model)
+        self.task = pretraining.task_of(model)
         self.step = TrainingStep(
             self.task,
             self.state,
@@ -88,13 +87,13 @@ def test_jit_agrees_with_the_graph(tiny_data, straight):
         tiny_data, overrides=NO_DROPOUT, num_train_steps=20, jit_compile=True
     )
     assert trained.placement.jit_compile
-    targets, sums = set(), trained.task.training_sums
+    targets, sums = set(), trained.task.loss
 
     def recorded_sums(*args):
         targets.add(target.compiled_for())
         return sums(*args)
 
-    trained.task.training_sums = recorded_sums
+    trained.task.loss = recorded_sums
     trained.run(20)
     assert targets == {"cpu"} and target.compiled_for() is None
     # It concerns the step alone.
@@ -240,7 +239,7 @@ def loop(trained, directory, on_nonfinite="stop", bad=()):
         checkpoints,
         Console(stream),
         trained.placement,
-        dataclasses.replace(config, log_steps=5, on_nonfinite=on_nonfinite),
+        config.replaced(log_steps=5, on_nonfinite=on_nonfinite),
         num_train_steps=config.num_train_steps,
     ).run(StopRequest())
     return result, stream.getvalue()
@@ -270,14 +269,14 @@ def test_nan_gradients_of_a_finite_loss(tiny_data, tmp_path, precision):
     """mixed_float16 tries lower loss scales first."""
     trained = Trained(tiny_data, precision=precision)
     trained.state.loss_scale.assign(4.0)
-    sums_of = trained.task.training_sums
+    sums_of = trained.task.loss
 
     def steep_sums(batch, seed, weights):
         loss, sums = sums_of(batch, seed, weights)
         # The root of 0 is 0, and infinitely steep.
         return loss + tf.sqrt(0.0 * loss), sums
 
-    trained.task.training_sums = steep_sums
+    trained.task.loss = steep_sums
     before = trained.values()
     step = 3 if precision == "mixed_float16" else 1
     with pytest.raises(UserError, match=rf"diverged at step {step}: loss \d") as e:
