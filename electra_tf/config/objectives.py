@@ -18,9 +18,6 @@ from typing import Any, NamedTuple
 from electra_tf.config.hparams import identity, show
 from electra_tf.errors import LEFT, UserError
 
-# The objectives in which the main network reads what any generator put in the text.
-_ANY = ("electra", "electra_15", "replace_mlm", "all_tokens_mlm")
-_ANY += ("corrective_lm", "multi_choice")
 ENCODER = "electra"  # the scope of the main network's encoder
 GENERATOR, MAIN = "generator", "main"  # the networks
 MASKED_LM_HEAD = "generator_predictions"
@@ -31,8 +28,6 @@ class GeneratorKind(NamedTuple):
 
     Attributes:
       implementation: the class in electra_tf.pretrain.generators.
-      objectives: those it can be trained with; the first is inferred from its weights
-        if nothing else names one.
       is_original: whether the original has it.
       encoders: scopes of its encoders' weights.
       head: scope of its other weights, None if it has none.
@@ -42,7 +37,6 @@ class GeneratorKind(NamedTuple):
     """
 
     implementation: str
-    objectives: tuple[str, ...]
     is_original: bool = True
     encoders: tuple[str, ...] = ()
     head: str | None = None
@@ -69,29 +63,22 @@ def original_of_generator(name: str) -> dict[str, bool]:
 GENERATORS = {
     "masked_lm": GeneratorKind(
         "MaskedLMGenerator",
-        (*_ANY, "two_stage", "adversarial", "frozen_generator"),
         encoders=("generator",),
         head=MASKED_LM_HEAD,
         predicts="masked",
     ),
     "tied": GeneratorKind(
-        "TiedGenerator",
-        (*_ANY, "mlm"),
-        encoders=(ENCODER,),
-        head=MASKED_LM_HEAD,
-        predicts="masked",
+        "TiedGenerator", encoders=(ENCODER,), head=MASKED_LM_HEAD, predicts="masked"
     ),
     "two_tower": GeneratorKind(
         "TwoTowerGenerator",
-        ("electric", *_ANY, "two_tower"),
         encoders=("generator_ltr", "generator_rtl"),
         head="cloze_predictions",
         predicts="all",
     ),
-    "uniform": GeneratorKind("UniformGenerator", _ANY),
+    "uniform": GeneratorKind("UniformGenerator"),
     "unigram": GeneratorKind(
         "UnigramGenerator",
-        (*_ANY, "electric"),
         is_original=False,
         head="unigram_generator",
         needs_token_counts=True,
@@ -118,7 +105,7 @@ class ObjectiveKind(NamedTuple):
     Attributes:
       implementation: "module:Class" in electra_tf.pretrain.
       is_original: whether the original has it.
-      generator: the usual one.
+      generators: those it can be trained with, the usual one first.
       presets: other hparams that it sets, unless they are set by hand.
       needs: hparams that it sets and that must not have another value; of an
         embedding_size of None: than the hidden size.
@@ -137,7 +124,7 @@ class ObjectiveKind(NamedTuple):
 
     implementation: str
     is_original: bool = False
-    generator: str = "masked_lm"
+    generators: tuple[str, ...] = tuple(GENERATORS)
     presets: dict[str, Any] = {}
     needs: dict[str, Any] = {}
     own: tuple[str, ...] = ()
@@ -159,14 +146,14 @@ _ONE_SIZE = {"generator_hidden_size": 1.0, "generator_layers": 1.0}
 OBJECTIVES = {
     "electra": ObjectiveKind("objectives:Electra", True),
     "electric": ObjectiveKind(
-        "objectives:Electric", True, generator="two_tower", uses_q=True
+        "objectives:Electric", True, ("two_tower", "unigram"), uses_q=True
     ),
     "mlm": ObjectiveKind(
-        "objectives:MaskedLM", True, generator="tied", learns=(GENERATOR,), heads=()
+        "objectives:MaskedLM", True, ("tied",), learns=(GENERATOR,), heads=()
     ),
     "two_tower": ObjectiveKind(
         "objectives:TwoTower",
-        generator="two_tower",
+        generators=("two_tower",),
         needs=_ONE_SIZE | {"embedding_sharing": "shared"},
         learns=(GENERATOR,),
         main_network=False,
@@ -174,6 +161,7 @@ OBJECTIVES = {
     ),
     "two_stage": ObjectiveKind(
         "electra_variants:TwoStage",
+        generators=("masked_lm",),
         # The generator's weights initialise the discriminator.
         needs=_ONE_SIZE | {"embedding_sharing": "untied", "embedding_size": None},
         own=("stage_one_steps", "init_discriminator"),
@@ -182,6 +170,7 @@ OBJECTIVES = {
     ),
     "frozen_generator": ObjectiveKind(
         "electra_variants:FrozenGenerator",
+        generators=("masked_lm",),
         presets={"generator_dropout": 0.0},
         needs={"embedding_sharing": "untied"},
         own=("init_generator",),
@@ -189,6 +178,7 @@ OBJECTIVES = {
     ),
     "adversarial": ObjectiveKind(
         "electra_variants:Adversarial",
+        generators=("masked_lm",),
         needs={"repeated_masks": "fixed", "disallow_correct": False},
         uses_q=True,
         heads=(DISCRIMINATOR_HEAD, BASELINE),
@@ -230,6 +220,14 @@ def by_heads(scopes: set[str]) -> str | None:
     known = {head for kind in OBJECTIVES.values() for head in kind.heads}
     found = [n for n, kind in OBJECTIVES.items() if set(kind.heads) == known & scopes]
     return found[0] if len(found) == 1 and known & scopes else None
+
+
+def by_generator(name: str) -> str:
+    """The objective of a generator's weights if nothing else names one."""
+    for objective, kind in OBJECTIVES.items():
+        if kind.generators[0] == name and DISCRIMINATOR_HEAD in kind.heads:
+            return objective
+    return next(iter(OBJECTIVES))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -294,13 +292,13 @@ def translated(
 
     objective, before = None, config.get("objective")
     objective = choose("objective", before)
-    usual, chosen = OBJECTIVES[objective].generator, config.get("generator")
-    if "generator" in hparams or chosen == OBJECTIVES[before or "electra"].generator:
+    takes, chosen = OBJECTIVES[objective].generators, config.get("generator")
+    earlier = OBJECTIVES[before or "electra"].generators[0]
+    if "generator" in hparams or chosen == earlier:
         chosen = None  # Replaced, or it came with that objective.
-    generator = choose("generator", chosen, usual)
+    generator = choose("generator", chosen, takes[0])
     choose("embedding_sharing", config.get("embedding_sharing"))
-    if objective not in GENERATORS[generator].objectives:
-        takes = [n for n, kind in GENERATORS.items() if objective in kind.objectives]
+    if generator not in takes:
         raise UserError(
             f"{contradiction}: with objective {objective} goes generator "
             f"{' or '.join(takes)}"

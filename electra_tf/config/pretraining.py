@@ -481,7 +481,7 @@ class PretrainingConfig(RunConfig):
     def _presets(cls, explicit: dict[str, Any]) -> dict[str, Any]:
         kind = OBJECTIVES[explicit.get("objective", "electra")]
         implied = SIZE_PRESETS[explicit.get("model_size", "small")]
-        implied = implied | {"generator": kind.generator}
+        implied = implied | {"generator": kind.generators[0]}
         implied |= kind.presets | kind.needs
         if explicit.get("mask_unit") == "word":
             implied["repeated_masks"] = "fixed"

@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from electra_tf.config.objectives import (
     CORRECTION_HEAD,
-    GENERATORS,
     OBJECTIVES,
     SELECTION_HEAD,
     TOKEN_HEAD,
@@ -49,8 +48,9 @@ APART += ("frozen_generator",)
 MORE = {
     **{
         f"{name}_two_towers": {"objective": name, "generator": "two_tower"}
-        for name in GENERATORS["two_tower"].objectives
-        if f"{name}" not in ("electra", "electric", "two_tower")
+        for name, kind in OBJECTIVES.items()
+        if "two_tower" in kind.generators
+        and name not in ("electra", "electric", "two_tower")
     },
     "replace_mlm_apart": {"objective": "replace_mlm"} | VARIANTS["disentangled"],
     "all_tokens_apart": {"objective": "all_tokens_mlm"} | VARIANTS["disentangled"],
