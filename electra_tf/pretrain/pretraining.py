@@ -274,10 +274,12 @@ class ElectraPretrainer(keras.Model):
         return tf.sigmoid(self.replaced_logits(*text))
 
     def get_config(self):
+        # Without paths, which mean nothing elsewhere.
+        hparams = self.hparams.replaced(init_checkpoint=None, init_generator=None)
         return {
             "name": self.name,
             "dtype": self.dtype_policy.name,
-            "config": self.hparams.settings(),
+            "config": hparams.settings(),
             "special_ids": list(self.special_ids),
             "at_rest": self.at_rest,
         }
