@@ -432,7 +432,7 @@ class PretrainingConfig(RunConfig):
     def _merged(cls, first: dict[str, Any], then: dict[str, Any]) -> dict[str, Any]:
         """As in `RunConfig`, without the original's booleans."""
         # A generator that the original's booleans choose stays with another objective.
-        chosen = original_of_generator("masked_lm").keys() & first.keys()
+        chosen = original_of_generator("").keys() & first.keys()
         chosen = set() if "generator" in then else chosen
         then = {name: first[name] for name in chosen} | then
         first = translated(first)

@@ -286,7 +286,7 @@ def load(path: str | os.PathLike) -> PretrainedModel:
         network,
         stored.tokenizer_config,
         path,
-        has_generator=stored.config.generator != "uniform" or not assumed,
+        has_generator=bool(stored.config.generator_scopes()) or not assumed,
         origin=found.origin,
         known=stored.known,
     )

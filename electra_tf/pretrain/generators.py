@@ -213,7 +213,7 @@ class MaskedLMGenerator(Generator):
         options = {"name": "generator", "dtype": dtype}
         generator = TextEncoder(shape, width, embeddings, **options)
         generator.build(None)
-        return cls(generator, shape.vocab_size, name="masked_lm", dtype=dtype)
+        return cls(generator, shape.vocab_size, dtype=dtype)
 
     def call(
         self, inputs: MaskedInputs, seed: tf.Tensor | None = None, weight=None
@@ -242,7 +242,7 @@ class TiedGenerator(MaskedLMGenerator):
 
     @classmethod
     def create(cls, encoder, config, special_ids, dtype):
-        return cls(encoder, config.vocab_size, name="tied", dtype=dtype)
+        return cls(encoder, config.vocab_size, dtype=dtype)
 
 
 @serializable
@@ -302,7 +302,7 @@ class TwoTowerGenerator(Generator):
         for tower in towers:
             tower.build(None)
         sizes = config.vocab_size, special_ids, config.cloze_chunk_size
-        return cls(*towers, *sizes, name="two_tower", dtype=dtype)
+        return cls(*towers, *sizes, dtype=dtype)
 
     def towers(self, inputs: MaskedInputs, seed: tf.Tensor | None = None) -> tf.Tensor:
         """States before and after each position: [B, L, 2 H]."""
@@ -358,7 +358,7 @@ class UniformGenerator(Generator):
 
     @classmethod
     def create(cls, encoder, config, special_ids, dtype):
-        return cls(config.vocab_size, name="uniform", dtype=dtype)
+        return cls(config.vocab_size, dtype=dtype)
 
     def call(self, inputs, seed=None, weight=None) -> GeneratorOutput:
         per_token = tf.fill(
