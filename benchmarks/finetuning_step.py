@@ -14,7 +14,6 @@ same process between the steps.
 
 import itertools
 import time
-from types import SimpleNamespace
 
 from absl import flags
 from measurement import (
@@ -55,16 +54,15 @@ def measure(config: FinetuningConfig, lengths: list[int]) -> list[dict]:
     """A row per length, longest first."""
     import tensorflow as tf
 
+    from electra_tf.finetune.classification import ClassHead
     from electra_tf.finetune.model import build_finetuning_model, training_task
-    from electra_tf.finetune.task import HeadSpec
     from electra_tf.train import optimization
     from electra_tf.train import step as training_step
 
-    head = HeadSpec("classification", 2)
-    given = [SimpleNamespace(name="task", head=head)]
+    heads = {"task": ClassHead(2)}
     task, state, placement = place(
         config,
-        lambda: training_task(build_finetuning_model(config, given)),
+        lambda: training_task(build_finetuning_model(config, heads)),
         lambda: optimization.create_finetuning_optimizer(config, 100_000),
     )
     matmul, matmul_flops = make_device(config.precision).make_matmul()

@@ -296,7 +296,7 @@ def test_the_example(tmp_path, monkeypatch, capsys):
     corpus = tmp_path / "corpus"
     corpus.mkdir()
     for path in keras_fit.CORPUS.glob("*.txt"):
-        (corpus / path.name).write_text(path.read_text(encoding="utf-8")[:30_000])
+        (corpus / path.name).write_text(path.read_text(encoding="utf-8")[:8_000])
     monkeypatch.setattr(keras_fit, "CORPUS", corpus)
     options = ["--steps", "6", "--output-dir", str(tmp_path / "output")]
     monkeypatch.setattr(sys, "argv", ["keras_fit.py", *options])

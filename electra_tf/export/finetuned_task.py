@@ -3,22 +3,25 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
+from electra_tf.export import signatures
 from electra_tf.export.request import ExportRequest
-from electra_tf.export.signatures import EncoderInputs, ExportedModel
+from electra_tf.export.signatures import PROBES, Check, ExportedModel, Servable, encoded
 from electra_tf.finetune.results import CONFIG, hparams_in
-from electra_tf.finetune.task import TaskFacts
+from electra_tf.finetune.task import ServedModel, TaskFacts
 from electra_tf.inference.finetuned import TaskPredictor, predictor_of, read_trial
 from electra_tf.paths import escape
 from electra_tf.storage.manifest import split_name
 from electra_tf.storage.mirror import bring_files, bring_model
+from electra_tf.text.tf_packing import EncoderInputs
 from electra_tf.text.vocabulary import resolve_settings
 
 _TRIAL = re.compile(r"_[0-9]+$")  # ends the name of its folder; a copy's goes on
@@ -43,21 +46,42 @@ class ExportedTask(NamedTuple):
         heads = self.source.pretrainer.heads
         return next(head for head in heads if head.name == self.facts.name)
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What predictions depend on beside the weights, for a manifest."""
+        return self.predictor.reader.settings()
+
+    def servable(self) -> Servable:
+        """The content of a SavedModel."""
+        source, head = self.source, self._head.head
+        model = ServedModel(
+            self.facts, self.config, source.tf_tokenizer(), self.outputs
+        )
+        specs = [
+            tf.TensorSpec(shape, tf.string, name=name)
+            for name, shape in head.text_shapes(self.facts).items()
+        ]
+
+        @tf.function(autograph=False, input_signature=specs)
+        def of_texts(*texts):
+            pairs = zip(texts, specs, strict=True)
+            texts = [tf.ensure_shape(text, spec.shape) for text, spec in pairs]
+            return head.answer_texts(model, *texts)
+
+        is_exact = source.facts["precision"] == "float32"
+        checks = [
+            Check("serving_default", {k: encoded(v) for k, v in inputs.items()}, right)
+            for inputs, right in head.checks(model, self.predictor, PROBES, is_exact)
+        ]
+        facts = {"labels": list(self.facts.labels)} | self.settings
+        ids = functools.partial(head.answer_ids, model)
+        return signatures.servable(source, self.variables, of_texts, ids, checks, facts)
+
     def outputs(self, inputs: EncoderInputs) -> dict[str, tf.Tensor]:
-        """The head's outputs without dropout; those for labels mean nothing."""
-        shape = tf.shape(inputs.ids)
-        ones = "label_ids eid start_positions end_positions is_impossible".split()
-        features = dict.fromkeys(ones, tf.zeros(shape[:1], tf.int32)) | {
-            "input_mask": inputs.mask,
-            "segment_ids": inputs.type_ids,
-            "labels": tf.zeros_like(inputs.ids),
-            "labels_mask": tf.zeros(shape),
-            "labeled_positions": tf.broadcast_to(tf.range(shape[1])[None], shape),
-            "targets": tf.zeros(shape[:1]),
-            "label_flags": tf.zeros([shape[0], len(self.facts.labels)]),
-        }
+        """The head's outputs, of a tagger at all tokens."""
+        features = {"input_mask": inputs.mask, "segment_ids": inputs.type_ids}
         hidden = self.source.pretrainer.electra(*inputs).sequence_output
-        return self._head(hidden, features, training=False)
+        return self._head.outputs(hidden, features)
 
 
 def trial_dir_of(request: ExportRequest) -> Path:

@@ -19,7 +19,6 @@ from electra_tf.errors import UserError
 from electra_tf.export import finetuned_task, saved_model
 from electra_tf.export.request import ExportRequest
 from electra_tf.export.signatures import NAMES, Check, ExportedModel, Servable
-from electra_tf.inference import finetuned
 from electra_tf.interop import cards, readers, verification
 from electra_tf.storage.atomic_folder import atomic_folder
 from electra_tf.text.vocabulary import write_settings, write_tokens
@@ -113,8 +112,8 @@ def export_onnx(request: ExportRequest) -> str:
         stored = readers.read(task.folder, task.config.vocab_file)
         source = task.source
         name = request.what.replace(":", ".")
-        parts = {name: saved_model.TASKS[task.facts.kind](task)}
-        settings = finetuned.settings_of(task.facts, task.config)
+        parts = {name: task.servable()}
+        settings = task.settings
         facts |= {"labels": list(task.facts.labels), "task": settings}
     results = []
     with atomic_folder(request.output_dir) as folder:

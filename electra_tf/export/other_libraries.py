@@ -15,13 +15,12 @@ from electra_tf.errors import UserError
 from electra_tf.export import finetuned_task
 from electra_tf.export.finetuned_task import ExportedTask
 from electra_tf.export.request import ExportRequest
-from electra_tf.export.signatures import EncoderInputs
 from electra_tf.finetune.tag_schemes import PLAIN
-from electra_tf.inference import finetuned
 from electra_tf.inference.finetuned import PROBLEMS
 from electra_tf.interop import huggingface, networks, readers, tf1, verification
 from electra_tf.interop.cards import UNSTATED, Publication
 from electra_tf.interop.networks import ENCODER, Network
+from electra_tf.text.tf_packing import EncoderInputs
 
 _SEGMENTS = networks.EMBEDDINGS + "token_type_embeddings"
 # For transformers' GELU to cut numbers at an end: max(x, 0) is within 0.17 / _SHARP of
@@ -69,7 +68,7 @@ def write_task(
         log("Segment 0 is written as segment 1, which this tagger was trained with.")
     checked = _check(task, network, stored.vocab.pad_id)
     facts = {
-        "task": finetuned.settings_of(task.facts, task.config),
+        "task": task.settings,
         "run": task.config.model_name,  # "model" is the folder in it
         "labels": list(task.facts.labels),
     }

@@ -17,17 +17,11 @@ import numpy as np
 import tensorflow as tf
 
 from electra_tf.export import signatures
-from electra_tf.export.signatures import (
-    NAMES,
-    PROBES,
-    Check,
-    EncoderInputs,
-    ExportedModel,
-    Servable,
-)
+from electra_tf.export.signatures import NAMES, PROBES, Check, ExportedModel, Servable
 from electra_tf.inference.model import TokenPrediction
 from electra_tf.inference.scoring import TokenScore
-from electra_tf.text import tokenization
+from electra_tf.text import tf_packing, tokenization
+from electra_tf.text.tf_packing import EncoderInputs
 from electra_tf.text.tf_tokenization import tokenize_with_offsets
 from electra_tf.text.vocabulary import MASK
 
@@ -112,10 +106,10 @@ def preprocessor(source: ExportedModel) -> Servable:
             signatures.in_range("a token id", s.flat_values, len(vocab))
             for s in segments
         ]
-        found.append(signatures.require(seq_length >= least, what, seq_length))
+        found.append(tf_packing.require(seq_length >= least, what, seq_length))
         with tf.control_dependencies(found):
-            kept = signatures.truncate(segments, tf.identity(seq_length))
-        return dict(zip(NAMES, signatures.pack(kept, vocab, seq_length), strict=True))
+            kept = tf_packing.truncate(segments, tf.identity(seq_length))
+        return dict(zip(NAMES, tf_packing.pack(kept, vocab, seq_length), strict=True))
 
     root = signatures.reusable_root()
     tokens = tf.RaggedTensorSpec([None, None], tf.int32)
@@ -225,21 +219,21 @@ def _text_export(
     @tf.function(autograph=False, input_signature=[signatures.TEXT])
     def of_texts(text):
         tokens = tokenize_with_offsets(tokenizer, tf.ensure_shape(text, [None]))
-        windows = signatures.windows_of(tokens.ids, size)
-        flat = signatures.map_windows(
+        windows = tf_packing.windows_of(tokens.ids, size)
+        flat = tf_packing.map_windows(
             lambda x: ids_answer(x)[output], windows, source.vocab
         )
         numbers = tokens.ids.with_flat_values(flat)
         found = {
             output: numbers.to_tensor(),
             "tokens": tokens.surfaces.to_tensor(""),
-            "starts": tokens.starts.to_tensor(signatures.NO_OFFSET),
-            "ends": tokens.ends.to_tensor(signatures.NO_OFFSET),
+            "starts": tokens.starts.to_tensor(tf_packing.NO_OFFSET),
+            "ends": tokens.ends.to_tensor(tf_packing.NO_OFFSET),
             "num_tokens": tf.cast(tokens.ids.row_lengths(), tf.int32),
         }
         return found | ({total: tf.reduce_sum(numbers, axis=1)} if total else {})
 
-    expected = signatures.columns_of(
+    expected = tf_packing.columns_of(
         [
             {
                 "tokens": [token[0].encode() for token in row],
@@ -285,7 +279,7 @@ def generator(source: ExportedModel) -> Servable:
         masks = tf.fill([tokens.nrows(), 1], vocab.mask_id)
         tokens = parts.with_flat_values(tf.concat([tokens, masks], axis=1))
         tokens = tokens.merge_dims(1, 2)[:, :-1][:, :size]  # [B, (tokens)]
-        inputs = signatures.pack([tokens], vocab)
+        inputs = tf_packing.pack([tokens], vocab)
         places = places_of(vocab.mask_id, inputs.ids)
         logits = network.logits_at(*inputs, places.to_tensor())
         probs, ids = tf.math.top_k(tf.nn.softmax(logits), TOP)
@@ -308,7 +302,7 @@ def generator(source: ExportedModel) -> Servable:
         inputs = (input_word_ids, input_mask, input_type_ids)
         inputs = signatures.checked(*inputs, source.shape)
         both = "masked_lm_positions and input_word_ids"
-        positions, ids = signatures.of_same_rows(both, masked_lm_positions, inputs.ids)
+        positions, ids = tf_packing.of_same_rows(both, masked_lm_positions, inputs.ids)
         inside = signatures.in_range("masked_lm_positions", positions, tf.shape(ids)[1])
         with tf.control_dependencies([inside]):
             positions = tf.identity(positions)

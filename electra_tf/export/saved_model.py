@@ -14,10 +14,9 @@ import tensorflow as tf
 from absl import logging
 
 from electra_tf.errors import UserError
-from electra_tf.export import finetuned_task, parts, task_signatures
+from electra_tf.export import finetuned_task, parts
 from electra_tf.export.request import ExportRequest
 from electra_tf.export.signatures import Check, ExportedModel, Servable
-from electra_tf.inference.finetuned import PROBLEMS
 from electra_tf.interop import verification
 from electra_tf.interop.checkpoint import HEADS, StoredModel, empty_pretrainer
 from electra_tf.paths import readable_by_tensorflow, shown
@@ -30,12 +29,6 @@ WHAT = {
     "detector": parts.detector,
     "generator": parts.generator,
     "scorer": parts.scorer,
-}
-# By the kind of a fine-tuned task.
-TASKS = {
-    **dict.fromkeys(PROBLEMS, task_signatures.text_classifier),
-    "tagging": task_signatures.tagger,
-    "qa": task_signatures.question_answering,
 }
 # Allowed difference from the model. bfloat16 has 8 bits, and fused operations round at
 # other places.
@@ -247,7 +240,7 @@ def _task(
     task = finetuned_task.task_of(request, precision)
     source = task.source._replace(jit_compile=request.jit_compile)
     print(shown(f"{request.what}: from {task.folder}, {precision}"))
-    servable = TASKS[task.facts.kind](task._replace(source=source))
+    servable = task._replace(source=source).servable()
     return source, {request.what.replace(":", "."): servable}
 
 

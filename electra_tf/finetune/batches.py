@@ -58,7 +58,7 @@ def make_dataset(
       length_buckets: a batch is cut to the first of these that its examples fit in.
       by_length: whether a batch has its shortest examples first.
     """
-    lengths = length_buckets or store["input_ids"].shape[1:]
+    lengths = length_buckets or store["input_ids"].shape[-1:]
     shapes = _shapes(store, batch_size, lengths[0] if len(lengths) == 1 else None)
 
     def load(step):
@@ -82,8 +82,8 @@ def make_dataset(
 
 def _shapes(store: FeatureStore, size: int, length: int | None) -> dict[str, list]:
     """The shapes of a batch of features."""
-    own = dict.fromkeys(SHARED, [length])
-    return {k: [size, *own.get(k, array.shape[1:])] for k, array in store.items()}
+    shapes = {name: [size, *array.shape[1:]] for name, array in store.items()}
+    return shapes | {name: [*shapes[name][:-1], length] for name in SHARED}
 
 
 def _batch(
@@ -99,7 +99,7 @@ def _batch(
     length = next(n for n in lengths if n >= longest)
     found = {}
     for name, array in store.items():
-        rows = array[index, :length] if name in SHARED else array[index]
+        rows = array[index][..., :length] if name in SHARED else array[index]
         fill = store.num_tasks if name == "task_id" else 0
         is_real = real.reshape(-1, *[1] * (rows.ndim - 1))
         found[name] = np.where(is_real, rows, fill).astype(array.dtype)

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import functools
 import math
 import re
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +18,20 @@ import numpy as np
 from electra_tf.errors import UserError
 from electra_tf.finetune import inputs, task
 from electra_tf.finetune.inputs import Columns, Input, Row, Source, shown
-from electra_tf.finetune.task import FeatureSpec, HeadSpec, Scorer, Task
+from electra_tf.finetune.task import (
+    COLUMN,
+    DELIMITER,
+    NAMES,
+    NUMBER,
+    FeatureSpec,
+    Head,
+    Key,
+    Scorer,
+    Task,
+    TaskType,
+    cross_entropy,
+    of_types,
+)
 from electra_tf.text import tokenization
 
 
@@ -99,6 +114,229 @@ def _classes(label: str | tuple[str, ...]) -> tuple[str, ...]:
     return label if isinstance(label, tuple) else (label,)
 
 
+@dataclasses.dataclass(frozen=True)
+class ScoresHead(Head):
+    """A number for each output, from the state at [CLS]; dropout before it.
+
+    Attributes:
+      has_hidden_layer: with GELU before the scores, as in transformers' heads.
+    """
+
+    num_labels: int = 1
+    has_hidden_layer: bool = False
+
+    @classmethod
+    def stored(cls, facts, config):
+        """One output per label, or one."""
+        return cls(max(1, len(facts.labels)))
+
+    def layers(self, width: int) -> dict[str, tuple[int, int]]:
+        """The scores, and the layer before them."""
+        hidden = {"hidden": (width, width)} if self.has_hidden_layer else {}
+        return hidden | {"dense": (width, self.num_labels)}
+
+    def scores(self, dense, hidden, seed):
+        """float32 [B, num_labels]; `seed` switches dropout on."""
+        import tensorflow as tf
+
+        from electra_tf.model.dropout import dropout
+        from electra_tf.model.transformer_layer import gelu
+
+        pooled = dropout(hidden[:, 0], 0.1, seed)
+        if self.has_hidden_layer:
+            pooled = gelu(dense["hidden"](pooled))
+        return tf.cast(dense["dense"](pooled), tf.float32)
+
+    @abstractmethod
+    def values(self, outputs):
+        """The head's output that answers follow from, [B, num_labels]."""
+
+    @abstractmethod
+    def answer(self, facts, values):
+        """The answers by name, as graph operations."""
+
+    @abstractmethod
+    def expected(self, facts, rows):
+        """As `answer`, from predictions of the model in Python."""
+
+    def text_shapes(self, facts):
+        """text, and text_b of pairs."""
+        return dict.fromkeys(("text", "text_b")[: facts.num_texts], [None])
+
+    def answer_texts(self, model, *texts):
+        """Long texts are cut as in training."""
+        from electra_tf.text import tf_packing
+
+        texts = tf_packing.of_same_rows("text and text_b", *texts)
+        segments = [model.tokenizer.tokenize(text) for text in texts]
+        segments = tf_packing.truncate(segments, model.config.max_seq_length)
+        values = tf_packing.map_rows(
+            lambda inputs: self.values(model.outputs(inputs)),
+            *(segments, model.tokenizer.vocab, self.num_labels),
+        )
+        return self.answer(model.facts, values)
+
+    def checks(self, model, predictor, texts, is_exact):
+        """By predictions; of pairs each text with another one."""
+        names = self.text_shapes(model.facts)
+        inputs = dict(zip(names, (texts, texts[::-1]), strict=False))
+        rows = predictor.predict(list(zip(*inputs.values(), strict=True)))
+        expected = self.expected(model.facts, rows)
+        if not is_exact:
+            expected.pop("label", None)
+        return [(inputs, expected)]
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelsHead(ScoresHead):
+    """A score for each class."""
+
+    def values(self, outputs):
+        """logits."""
+        return outputs["logits"]
+
+    def shares(self, logits):
+        """The probability of each class."""
+        import tensorflow as tf
+
+        return tf.nn.softmax(logits)
+
+    def answer(self, facts, logits):
+        """labels string and probabilities float32 [B, C]."""
+        import tensorflow as tf
+
+        shares = self.shares(logits)
+        names = tf.constant(list(facts.labels), tf.string)
+        names = tf.broadcast_to(names, tf.shape(shares))
+        return {"labels": names, "probabilities": shares}
+
+    def answer_ids(self, model, inputs):
+        """logits and probabilities [B, C]."""
+        logits = self.values(model.outputs(inputs))
+        return {"logits": logits, "probabilities": self.shares(logits)}
+
+    def expected(self, facts, rows):
+        """The outputs of `answer`."""
+        shares = [[row["probabilities"][x] for x in facts.labels] for row in rows]
+        names = np.array([[label.encode() for label in facts.labels]] * len(rows))
+        return {"labels": names, "probabilities": np.array(shares)}
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassHead(LabelsHead):
+    """One of several classes.
+
+    Attributes:
+      class_weights: factors of the losses of each class's examples, in training.
+      label_smoothing: the share of the loss, in training, that all classes share.
+    """
+
+    kind = "classification"
+    has_classes = True
+
+    class_weights: Sequence[float] | None = None
+    label_smoothing: float = 0.0
+
+    def outputs(self, dense, hidden, features, training, seed):
+        """logits [B, C] and predictions [B]."""
+        import tensorflow as tf
+
+        logits = self.scores(dense, hidden, seed)
+        return {"logits": logits, "predictions": tf.argmax(logits, axis=-1)}
+
+    def loss(self, outputs, features, training):
+        """Needs label_ids, int32 [B]."""
+        import tensorflow as tf
+
+        labels = features["label_ids"]
+        smoothing = self.label_smoothing * training
+        losses = cross_entropy(labels, outputs["logits"], smoothing)
+        if training and self.class_weights:
+            losses *= tf.gather(tf.constant(self.class_weights), labels)
+        return losses
+
+    def answer(self, facts, logits):
+        """Also label string and probability float32 [B], of the likeliest."""
+        import tensorflow as tf
+
+        found = super().answer(facts, logits)
+        best = tf.gather(list(facts.labels), tf.argmax(logits, axis=-1))
+        share = tf.reduce_max(found["probabilities"], axis=-1)
+        return found | {"label": best, "probability": share}
+
+    def expected(self, facts, rows):
+        """The outputs of `answer`."""
+        found = super().expected(facts, rows)
+        best = np.array([row["label"].encode() for row in rows])
+        return found | {"label": best, "probability": found["probabilities"].max(1)}
+
+
+@dataclasses.dataclass(frozen=True)
+class FlagsHead(LabelsHead):
+    """Any number of classes: a sigmoid for each, the loss their mean.
+
+    Attributes:
+      class_weights: factors of the losses where a text has the class, in training.
+    """
+
+    kind = "multilabel"
+
+    class_weights: Sequence[float] | None = None
+
+    def outputs(self, dense, hidden, features, training, seed):
+        """logits [B, C]."""
+        return {"logits": self.scores(dense, hidden, seed)}
+
+    def shares(self, logits):
+        """The probability of each class by itself."""
+        import tensorflow as tf
+
+        return tf.sigmoid(logits)
+
+    def loss(self, outputs, features, training):
+        """Needs label_flags, float32 [B, C]."""
+        import tensorflow as tf
+
+        flags, logits = features["label_flags"], outputs["logits"]
+        losses = tf.nn.sigmoid_cross_entropy_with_logits(flags, logits)
+        if training and self.class_weights:
+            losses *= tf.where(flags > 0, tf.constant(self.class_weights), 1.0)
+        return tf.reduce_mean(losses, axis=-1)
+
+
+class NumberHead(ScoresHead):
+    """A number; squared error."""
+
+    kind = "regression"
+
+    def outputs(self, dense, hidden, features, training, seed):
+        """predictions [B]."""
+        return {"predictions": self.scores(dense, hidden, seed)[:, 0]}
+
+    def loss(self, outputs, features, training):
+        """Needs targets, float32 [B]."""
+        return (outputs["predictions"] - features["targets"]) ** 2
+
+    def values(self, outputs):
+        """predictions."""
+        return outputs["predictions"][:, None]
+
+    def answer(self, facts, values):
+        """value float32 [B], on the task's scale."""
+        import tensorflow as tf
+
+        share = tf.clip_by_value(values[:, 0], 0.0, 1.0)
+        return {"value": facts.lowest + share * (facts.highest - facts.lowest)}
+
+    def answer_ids(self, model, inputs):
+        """value [B]."""
+        return self.answer(model.facts, self.values(model.outputs(inputs)))
+
+    def expected(self, facts, rows):
+        """The outputs of `answer`."""
+        return {"value": np.array([row["value"] for row in rows])}
+
+
 class TextTask(Task):
     """One or two texts, and a class or a number between `lowest` and `highest`.
 
@@ -121,7 +359,12 @@ class TextTask(Task):
             self.metrics = [metrics] if isinstance(metrics, str) else metrics
             self._has_classes = self.description["type"] != "regression"
             given, (low, high) = self.description.get, self.limits
-            self.limits = given("lowest", low), given("highest", high)
+            low, high = given("lowest", low), given("highest", high)
+            self.limits = low, high
+            if low >= high:
+                raise UserError(
+                    f"task {name!r}: lowest is {low}; it must be below highest, {high}."
+                )
 
     @functools.cached_property
     def labels(self) -> tuple[str, ...]:
@@ -149,6 +392,13 @@ class TextTask(Task):
         text_b, identity = fields.get("text_b"), fields.get("id")
         return InputExample(number, fields["text"], text_b, label, identity)
 
+    def settings(self) -> dict[str, Any]:
+        """Also where a table has the texts and ids."""
+        found = {"identity": self.identity, "columns": self.columns}
+        if delimiter := self.description.get("delimiter"):
+            found["delimiter"] = delimiter
+        return super().settings() | found
+
     def feature_settings(self) -> dict[str, Any]:
         """Numbers are learnt as shares of their scale."""
         scale = {} if self.labels else {"scale": [self.lowest, self.highest]}
@@ -164,11 +414,15 @@ class TextTask(Task):
         return self.metrics[0] if self.labels else "pearson"
 
     @property
-    def head(self) -> HeadSpec:
+    def head(self) -> Head:
         """One output per class, or one."""
         if self.labels:
-            return HeadSpec("classification", len(self.labels), self.class_weights)
-        return HeadSpec("regression")
+            return ClassHead(
+                len(self.labels),
+                class_weights=self.class_weights,
+                label_smoothing=self.config.label_smoothing,
+            )
+        return NumberHead()
 
     @functools.cached_property
     def class_weights(self) -> list[float] | None:
@@ -241,6 +495,13 @@ class TextTask(Task):
             return {"label_ids": self.labels.index(example.label)}
         value = float(example.label) - self.lowest
         return {"targets": value / (self.highest - self.lowest)}
+
+    def class_counts(self, features) -> collections.Counter[str]:
+        """Examples of each class."""
+        if not self.labels:
+            return collections.Counter()
+        counts = np.bincount(features["label_ids"], minlength=len(self.labels))
+        return collections.Counter(dict(zip(self.labels, counts.tolist(), strict=True)))
 
     def scorer(self, split: str) -> Scorer:
         """By the task's metric."""
@@ -494,9 +755,9 @@ class MultilabelTask(TextTask):
     main_metric = "f1"
 
     @property
-    def head(self) -> HeadSpec:
+    def head(self) -> Head:
         """One output per class."""
-        return HeadSpec("multilabel", len(self.labels), self.class_weights)
+        return FlagsHead(len(self.labels), class_weights=self.class_weights)
 
     def feature_specs(self) -> tuple[FeatureSpec, ...]:
         """label_flags and eid."""
@@ -561,6 +822,11 @@ class MultilabelTask(TextTask):
         """The features of the right answer."""
         return {"label_flags": [float(name in example.label) for name in self.labels]}
 
+    def class_counts(self, features) -> collections.Counter[str]:
+        """Examples of each class."""
+        counts = features["label_flags"].sum(axis=0).astype(int).tolist()
+        return collections.Counter(dict(zip(self.labels, counts, strict=True)))
+
     def scorer(self, split: str) -> Scorer:
         """By F1."""
         return MultilabelScorer(self.labels)
@@ -573,3 +839,35 @@ class MultilabelTask(TextTask):
         pairs = list(zip(self.labels, shares, strict=True))
         odds = {name: task.rounded(share) for name, share in pairs}
         return {"labels": [k for k, x in pairs if x > 0.5], "probabilities": odds}
+
+
+def _are_metrics(value: Any) -> bool:
+    names = value if isinstance(value, list) else [value]
+    return bool(names) and {*map(str, names)} <= {*METRICS}
+
+
+_TEXTS = {"text_a": COLUMN.needed, "text_b": COLUMN, "label": COLUMN.needed}
+_TEXTS |= {"id": COLUMN, "delimiter": DELIMITER}
+_WEIGHTS = of_types('a list, an object {...} or "balanced"', str, list, dict)
+_METRIC = Key(
+    _are_metrics, f"one of {', '.join(METRICS)}, or a list of them, the main one first"
+)
+_LABELS = of_types("a column, or a list of one a class", str, int, list).needed
+_SEPARATOR = Key(
+    lambda x: type(x) is str and x != "", "the sign between labels, such as ,"
+)
+TYPES = {
+    "classification": TaskType(
+        TextTask, ClassHead, _TEXTS | {"metric": _METRIC, "class_weights": _WEIGHTS}
+    ),
+    "multilabel": TaskType(
+        MultilabelTask,
+        FlagsHead,
+        _TEXTS
+        | {"label": _LABELS, "separator": _SEPARATOR}
+        | {"label_names": NAMES, "class_weights": _WEIGHTS},
+    ),
+    "regression": TaskType(
+        TextTask, NumberHead, _TEXTS | {"lowest": NUMBER, "highest": NUMBER}
+    ),
+}

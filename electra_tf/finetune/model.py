@@ -12,283 +12,48 @@ import tensorflow as tf
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.model import ModelConfig
-from electra_tf.finetune.task import SMOOTHED, HeadSpec
-from electra_tf.model.dropout import dropout, fold_in
+from electra_tf.finetune.registry import TYPES
+from electra_tf.finetune.task import Head
+from electra_tf.model.dropout import fold_in
 from electra_tf.model.encoder import TextEncoder
-from electra_tf.model.transformer_layer import gelu, serializable
-from electra_tf.pretrain.masking import gather_positions
 from electra_tf.storage.checkpoints import StoredTensors
 from electra_tf.train.reporting import Metric, Ratio
 from electra_tf.train.step import Task
 
 Tensors = Mapping[str, tf.Tensor]
-
-# Added to the logits of positions that cannot be part of an answer, as in the original.
-IMPOSSIBLE_POSITION = -1000.0
-# Width of the layers in a question-answering head, whatever the encoder's width.
-QA_HIDDEN_SIZE = 512
-
-
-class _Head(keras.layers.Layer):
-    """A head whose dense layers keep the dtype policy and Glorot's initializer."""
-
-    def __init__(self, hidden_size: int, **kwargs):
-        super().__init__(autocast=False, **kwargs)
-        self.hidden_size = hidden_size
-        self._inputs: list[tuple[keras.layers.Dense, int]] = []
-
-    def dense(self, units: int, width: int, name: str) -> keras.layers.Dense:
-        layer = keras.layers.Dense(units, name=name, dtype=self.dtype_policy)
-        self._inputs.append((layer, width))
-        return layer
-
-    def build(self, input_shape=None):
-        for layer, width in self._inputs:
-            layer.build((None, width))
-
-
-def _cross_entropy(labels, logits, smoothing: float = 0.0) -> tf.Tensor:
-    """That of the right labels, a share `smoothing` of it that of all alike."""
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-    if smoothing:
-        alike = -tf.reduce_mean(tf.nn.log_softmax(logits), axis=-1)
-        losses = (1 - smoothing) * losses + smoothing * alike
-    return losses
-
-
-class _ScoringHead(_Head):
-    """A number, or one for each class, for a text or for each word.
-
-    Args:
-      label_smoothing: the share of the loss, in training, that all classes share.
-      class_weights: by which the losses of each class's examples are multiplied then.
-      has_hidden_layer: with GELU before the scores, as in transformers' heads.
-    """
-
-    def __init__(
-        self,
-        hidden_size: int,
-        num_labels: int = 1,
-        label_smoothing: float = 0.0,
-        class_weights: list[float] | None = None,
-        has_hidden_layer: bool = False,
-        **kwargs,
-    ):
-        super().__init__(hidden_size, **kwargs)
-        self.num_labels, self.hidden_layer = num_labels, None
-        self.label_smoothing, self.class_weights = label_smoothing, class_weights
-        if has_hidden_layer:
-            self.hidden_layer = self.dense(hidden_size, hidden_size, "hidden")
-        self.output_layer = self.dense(num_labels, hidden_size, "dense")
-
-    def scores(self, hidden: tf.Tensor, seed) -> tf.Tensor:
-        """Those of a text, float32 [B, scores], from the state at [CLS].
-
-        `seed` switches dropout on.
-        """
-        pooled = dropout(hidden[:, 0], 0.1, seed)
-        if self.hidden_layer:
-            pooled = gelu(self.hidden_layer(pooled))
-        return tf.cast(self.output_layer(pooled), tf.float32)
-
-
-@serializable
-class ClassificationHead(_ScoringHead):
-    """One of `num_labels` classes, from the state at [CLS]; dropout before it."""
-
-    def call(self, hidden, features: Tensors, training: bool, seed=None) -> Tensors:
-        """Needs label_ids, int32 [B]; `seed` switches dropout on."""
-        logits = self.scores(hidden, seed)
-        labels = features["label_ids"]
-        losses = _cross_entropy(labels, logits, self.label_smoothing * training)
-        if training and self.class_weights:
-            losses *= tf.gather(tf.constant(self.class_weights), labels)
-        return {
-            "loss": losses,
-            "logits": logits,
-            "predictions": tf.argmax(logits, axis=-1),
-        }
-
-
-@serializable
-class MultilabelHead(_ScoringHead):
-    """Any number of `num_labels` classes: a sigmoid for each, the loss their mean.
-
-    Class weights count where a text has the class.
-    """
-
-    def call(self, hidden, features: Tensors, training: bool, seed=None) -> Tensors:
-        """Needs label_flags, float32 [B, C]; `seed` switches dropout on."""
-        logits = self.scores(hidden, seed)
-        flags = features["label_flags"]
-        losses = tf.nn.sigmoid_cross_entropy_with_logits(flags, logits)
-        if training and self.class_weights:
-            losses *= tf.where(flags > 0, tf.constant(self.class_weights), 1.0)
-        return {"loss": tf.reduce_mean(losses, axis=-1), "logits": logits}
-
-
-@serializable
-class RegressionHead(_ScoringHead):
-    """A number, from the state at [CLS]; dropout before it, squared error."""
-
-    def call(self, hidden, features: Tensors, training: bool, seed=None) -> Tensors:
-        """Needs targets, float32 [B]; `seed` switches dropout on."""
-        predictions = self.scores(hidden, seed)[:, 0]
-        return {
-            "loss": tf.square(predictions - features["targets"]),
-            "predictions": predictions,
-        }
-
-
-@serializable
-class TaggingHead(_ScoringHead):
-    """A label for each word, from its first wordpiece; the loss sums over words."""
-
-    def call(self, hidden, features: Tensors, training: bool, seed=None) -> Tensors:
-        """Needs labeled_positions, labels int32 [B, W] and labels_mask float32."""
-        del seed  # no dropout here, as in the original
-        words = gather_positions(hidden, features["labeled_positions"])  # [B, W, H]
-        flat = tf.reshape(words, [-1, self.hidden_size])
-        labels, mask = features["labels"], features["labels_mask"]
-        shape = tf.concat([tf.shape(labels), [self.num_labels]], 0)
-        logits = tf.reshape(tf.cast(self.output_layer(flat), tf.float32), shape)
-        losses = _cross_entropy(labels, logits, self.label_smoothing * training)
-        return {
-            "loss": tf.reduce_sum(losses * mask, axis=-1),
-            "logits": logits,
-            "predictions": tf.argmax(logits, axis=-1),
-        }
-
-
-@serializable
-class QuestionAnsweringHead(_Head):
-    """Where the answer starts and ends, and whether there is one.
-
-    With `joint_prediction` the end is predicted from the start: in training from the
-    right one, else from each of the `beam_size` best starts. `end_logits` is then 0
-    outside training, and the loss of the end is meaningless, as in the original.
-
-    Args:
-      answerable_classifier: has a logit of "cannot be answered", from the state at
-        [CLS] and, with `answerable_uses_start_logits`, the expected state at the start.
-      answerable_weight: of that classifier's loss.
-    """
-
-    def __init__(
-        self,
-        hidden_size: int,
-        joint_prediction: bool = True,
-        beam_size: int = 20,
-        answerable_classifier: bool = True,
-        answerable_uses_start_logits: bool = True,
-        answerable_weight: float = 0.5,
-        **kwargs,
-    ):
-        super().__init__(hidden_size, **kwargs)
-        self.joint_prediction, self.beam_size = joint_prediction, beam_size
-        self.answerable_classifier = answerable_classifier
-        self.answerable_uses_start_logits = answerable_uses_start_logits
-        self.answerable_weight = answerable_weight
-        names = iter(["dense", "dense_1", "dense_2", "dense_3"])
-        self.start = self.dense(1, hidden_size, next(names))
-        end_width = QA_HIDDEN_SIZE if joint_prediction else hidden_size
-        if joint_prediction:
-            self.qa_hidden = self.dense(end_width, 2 * hidden_size, "qa_hidden")
-        self.end = self.dense(1, end_width, next(names))
-        if answerable_classifier:
-            width = QA_HIDDEN_SIZE if answerable_uses_start_logits else hidden_size
-            if answerable_uses_start_logits:
-                self.answerable_hidden = self.dense(width, 2 * hidden_size, next(names))
-            self.answerable = self.dense(1, width, next(names))
-
-    def call(self, hidden, features: Tensors, training: bool, seed=None) -> Tensors:
-        """Needs input_mask and segment_ids [B, L], start_positions, end_positions and
-        is_impossible [B], all int32."""
-        del seed  # no dropout here, as in the original
-        possible = tf.cast(features["input_mask"] * features["segment_ids"], tf.float32)
-        possible += tf.one_hot(0, tf.shape(possible)[1])
-        penalty = IMPOSSIBLE_POSITION * (1.0 - possible)  # [B, L]
-        start_logits = self._scores(self.start, hidden) + penalty
-        ends = self._ends(hidden, start_logits, penalty, features, training)
-        of_start = _cross_entropy(features["start_positions"], start_logits)
-        of_end = _cross_entropy(features["end_positions"], ends["end_logits"])
-        losses = (of_start + of_end) / 2
-        answerable_logit = tf.zeros_like(losses)
-        if self.answerable_classifier:
-            answerable_logit = self._answerable(hidden, start_logits)
-            labels = tf.cast(features["is_impossible"], tf.float32)
-            of_class = tf.nn.sigmoid_cross_entropy_with_logits(labels, answerable_logit)
-            losses += self.answerable_weight * of_class
-        scores = {"start_logits": start_logits, "answerable_logit": answerable_logit}
-        return {"loss": losses} | scores | ends
-
-    def _ends(self, hidden, start_logits, penalty, features, training):
-        """End logits, and the best starts and ends by log-probability."""
-        batch, beam = tf.shape(hidden)[0], self.beam_size
-        found = {
-            "start_top_log_probs": tf.zeros([batch, beam]),
-            "start_top_index": tf.zeros([batch, beam], tf.int32),
-            "end_top_log_probs": tf.zeros([batch, beam, beam]),
-            "end_top_index": tf.zeros([batch, beam, beam], tf.int32),
-        }
-        if not self.joint_prediction:
-            return found | {"end_logits": self._scores(self.end, hidden) + penalty}
-        top = tf.math.top_k(tf.nn.log_softmax(start_logits), beam)
-        found["start_top_log_probs"], found["start_top_index"] = top
-        if training:
-            starts = features["start_positions"][:, None]
-            logits = self._ends_given(hidden, starts)[:, 0] + penalty
-            return found | {"end_logits": logits}
-        logits = self._ends_given(hidden, top.indices) + penalty[:, None]
-        top = tf.math.top_k(tf.nn.log_softmax(logits), beam)
-        found["end_top_log_probs"], found["end_top_index"] = top
-        return found | {"end_logits": tf.zeros_like(start_logits)}
-
-    def _ends_given(self, hidden: tf.Tensor, starts: tf.Tensor) -> tf.Tensor:
-        """Scores of each end [B, S, L] given the starts [B, S].
-
-        The hidden layer sees (start, end) side by side; its product is the sum of two,
-        so no [B, S, L, 2H] is made, and one start at a time no [B, S, L, 512] either.
-        """
-        kernel = tf.cast(self.qa_hidden.kernel.value, hidden.dtype)
-        bias = tf.cast(self.qa_hidden.bias.value, hidden.dtype)
-        states = gather_positions(hidden, starts)  # [B, S, H]
-        of_start = tf.matmul(states, kernel[: self.hidden_size]) + bias
-        of_end = tf.matmul(hidden, kernel[self.hidden_size :])  # [B, L, 512]
-
-        def scores(one_start):  # [B, 512]
-            return self._scores(self.end, gelu(one_start[:, None] + of_end))
-
-        if starts.shape[1] == 1:
-            return scores(of_start[:, 0])[:, None]
-        by_start = tf.transpose(of_start, [1, 0, 2])
-        found = tf.map_fn(scores, by_start, fn_output_signature=tf.float32)
-        return tf.transpose(found, [1, 0, 2])
-
-    def _answerable(self, hidden, start_logits):
-        state = hidden[:, 0]
-        if self.answerable_uses_start_logits:
-            weights = tf.cast(tf.nn.softmax(start_logits), hidden.dtype)
-            expected = tf.matmul(weights[:, None], hidden)[:, 0]
-            state = gelu(self.answerable_hidden(tf.concat([state, expected], -1)))
-        return tf.cast(self.answerable(state)[:, 0], tf.float32)
-
-    @staticmethod
-    def _scores(layer, states: tf.Tensor) -> tf.Tensor:
-        """A dense layer of width 1 on [B, L, D]: float32 [B, L]."""
-        flat = tf.reshape(states, [-1, states.shape[-1]])
-        return tf.cast(tf.reshape(layer(flat), tf.shape(states)[:-1]), tf.float32)
-
-
-HEADS = {
-    "classification": ClassificationHead,
-    "multilabel": MultilabelHead,
-    "regression": RegressionHead,
-    "tagging": TaggingHead,
-    "qa": QuestionAnsweringHead,
-}
 # What reaches every head under its own name.
 SHARED = ("input_ids", "input_mask", "segment_ids")
+
+
+class TaskHead(keras.layers.Layer):
+    """The dense layers of a task's head, with Glorot's initializer.
+
+    Args:
+      width: of the encoder's states.
+      head: what it computes.
+    """
+
+    def __init__(self, width: int, head: Head, **kwargs):
+        super().__init__(autocast=False, **kwargs)
+        self.head = head
+        self._sizes = head.layers(width)
+        self.dense = {
+            name: keras.layers.Dense(units, name=name, dtype=self.dtype_policy)
+            for name, (_, units) in self._sizes.items()
+        }
+
+    def build(self, input_shape=None):
+        for name, (inputs, _) in self._sizes.items():
+            self.dense[name].build((None, inputs))
+
+    def call(self, hidden, features: Tensors, training=False, seed=None) -> Tensors:
+        """The outputs by name, with the `loss` of each example."""
+        outputs = self.outputs(hidden, features, training, seed)
+        return outputs | {"loss": self.head.loss(outputs, features, training)}
+
+    def outputs(self, hidden, features: Tensors, training=False, seed=None) -> Tensors:
+        """The outputs alone; outside training they need no right answer."""
+        return self.head.outputs(self.dense, hidden, features, training, seed)
 
 
 class FinetuningOutput(NamedTuple):
@@ -322,8 +87,9 @@ class FinetuningModel(keras.Model):
         self.heads = []
         with keras.name_scope("task_specific"):
             for task, settings in self.head_settings.items():
-                own = {"name": task, "dtype": dtype} | settings
-                head = HEADS[own.pop("kind")](config.hidden_size, **own)
+                own = dict(settings)
+                made = TYPES[own.pop("kind")].head(**own)
+                head = TaskHead(config.hidden_size, made, name=task, dtype=dtype)
                 head.build()
                 self.heads.append(head)
         self.built = True
@@ -348,15 +114,14 @@ class FinetuningModel(keras.Model):
         """Runs the heads whose features are in the batch.
 
         Args:
-          batch: input_ids, input_mask, segment_ids [B, L], task_id [B] (a number that
-            is not a task's marks padding) and `<task>:<feature>` of the tasks to run.
+          batch: input_ids, input_mask, segment_ids [B, L], or [B, C, L] of C choices,
+            task_id [B] (a number that is not a task's marks padding) and
+            `<task>:<feature>` of the tasks to run.
           training: whether answers' ends are predicted from the right start.
           seed: int32 [2], switches dropout on.
         """
         shared = {name: batch[name] for name in SHARED}
-        encoded = self.electra(
-            *shared.values(), seed=fold_in(seed, 0), training=False
-        ).sequence_output
+        encoded = self._states(*shared.values(), fold_in(seed, 0))
         outputs = {}
         for number, head in enumerate(self.heads):
             prefix = f"{head.name}:"
@@ -372,6 +137,16 @@ class FinetuningModel(keras.Model):
         losses = chosen * tf.stack(losses, axis=-1)
         return FinetuningOutput(tf.reduce_sum(losses), losses, outputs)
 
+    def _states(self, ids, mask, segments, seed) -> tf.Tensor:
+        """The encoder's states [B, L, H], of choices [B, C, L, H]."""
+        inputs, length = [ids, mask, segments], ids.shape[-1] or tf.shape(ids)[-1]
+        if len(ids.shape) == 3:
+            inputs = [tf.reshape(x, [-1, length]) for x in inputs]
+        states = self.electra(*inputs, seed=seed, training=False).sequence_output
+        if len(ids.shape) == 2:
+            return states
+        return tf.reshape(states, [*tf.unstack(tf.shape(ids)), states.shape[-1]])
+
     def get_config(self):
         return {
             "name": self.name,
@@ -382,27 +157,21 @@ class FinetuningModel(keras.Model):
         }
 
 
-def build_finetuning_model(config, tasks, dtype=None) -> FinetuningModel:
+def build_finetuning_model(
+    config: FinetuningConfig, heads: Mapping[str, Head], dtype=None
+) -> FinetuningModel:
     """The model of a FinetuningConfig.
 
     Args:
-      tasks: objects with a `name` and a `head` (`finetune.task.HeadSpec`).
+      heads: by the names of the tasks.
       dtype: a Keras dtype policy; by default the one of `config.precision`.
     """
+    given = {}
+    for task, head in heads.items():
+        fields = {f.name: getattr(head, f.name) for f in dataclasses.fields(head)}
+        given[task] = {"kind": head.kind} | fields
     shape = config.model_config(), config.embedding_size
-    settings = {task.name: _head_settings(task.head, config) for task in tasks}
-    return FinetuningModel(*shape, settings, dtype=dtype or config.precision)
-
-
-def _head_settings(spec: HeadSpec, config: FinetuningConfig) -> dict[str, Any]:
-    """The kind and the arguments of a head."""
-    if spec.kind == "qa":
-        names = ("joint_prediction", "beam_size", "answerable_classifier")
-        names += ("answerable_uses_start_logits", "answerable_weight")
-        return {"kind": "qa"} | {name: getattr(config, name) for name in names}
-    smoothing = config.label_smoothing if spec.kind in SMOOTHED else 0.0
-    options = spec._asdict() | {"label_smoothing": smoothing}
-    return {name: value for name, value in options.items() if value}
+    return FinetuningModel(*shape, given, dtype=dtype or config.precision)
 
 
 def load_encoder(tensors: StoredTensors, variables: Mapping[str, Any]) -> None:
@@ -430,10 +199,10 @@ def without_padding(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
 
     A microbatch of similar lengths is shorter than the batch that it is a part of.
     """
-    if batch["input_ids"].shape[1]:
+    if batch["input_ids"].shape[-1]:
         return batch
-    longest = tf.reduce_max(tf.reduce_sum(batch["input_mask"], axis=1))
-    return batch | {name: batch[name][:, :longest] for name in SHARED}
+    longest = tf.reduce_max(tf.reduce_sum(batch["input_mask"], axis=-1))
+    return batch | {name: batch[name][..., :longest] for name in SHARED}
 
 
 def training_task(model: FinetuningModel) -> Task:

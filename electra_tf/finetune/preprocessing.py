@@ -8,7 +8,6 @@ store is made again.
 
 from __future__ import annotations
 
-import collections
 import hashlib
 import json
 import shutil
@@ -56,7 +55,8 @@ class FeatureStore(dict):
         self.skipped: list[str] = manifest.get("skipped", [])
         self.remarks: list[str] = manifest.get("remarks", [])  # from `Task.remark`
         self.num_cut: int = manifest.get("num_cut", 0)  # tokens beyond max_seq_length
-        self.lengths = np.asarray(arrays["input_mask"]).sum(axis=1)
+        lengths = np.asarray(arrays["input_mask"]).sum(axis=-1)
+        self.lengths = lengths if lengths.ndim == 1 else lengths.max(axis=1)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -140,7 +140,7 @@ def pack(
     """
     shared = tokenization.Row._fields
     packed = [tokenization.Row(*(found[name] for name in shared)) for _, found in rows]
-    arrays = tokenization.pad(packed, 0, length)._asdict()
+    arrays = _padded(packed, length)._asdict()
     arrays["task_id"] = np.array([numbers[task] for task, _ in rows], np.int32)
     for task in numbers:
         for spec in task.feature_specs():
@@ -153,6 +153,19 @@ def pack(
             place = (number, slice(len(value))) if isinstance(value, list) else number
             arrays[feature_key(task, name)][place] = value
     return arrays
+
+
+def _padded(rows: Sequence[tokenization.Row], length: int) -> tokenization.PackedTexts:
+    """[n, length] each; of examples that are lists of sequences [n, C, length]."""
+    if not rows or not isinstance(rows[0].input_ids[0], list):
+        return tokenization.pad(rows, 0, length)
+    count, flat = max(len(row.input_ids) for row in rows), []
+    for ids, segments in rows:
+        empty = [[]] * (count - len(ids))
+        flat += map(tokenization.Row, [*ids, *empty], [*segments, *empty])
+    packed = tokenization.pad(flat, 0, length)
+    arrays = (array.reshape(len(rows), count, length) for array in packed)
+    return tokenization.PackedTexts(*arrays)
 
 
 def _build(directory, config, tasks, chosen, split, is_training, digest):
@@ -208,7 +221,7 @@ def summary(store: FeatureStore, what: str, tasks: Sequence[Any]) -> Iterator[st
       what: name of the data set.
     """
     ids, mask = np.asarray(store["input_ids"]), np.asarray(store["input_mask"]) > 0
-    kept = int(store.lengths.sum())
+    kept = int(mask.sum())
     unknown = int(np.sum((ids == tasks[0].tokenizer.vocab.unk_id) & mask))
     shares = {
         "cut off": store.num_cut / max(store.num_cut + kept, 1),
@@ -230,17 +243,19 @@ def summary_of_classes(task: Any, number: int, store: FeatureStore) -> Iterator[
     Args:
       number: the task's, in the store.
     """
-    counts = counts_of(task, number, store)
+    names = [spec.name for spec in task.feature_specs()]
+    own = np.asarray(store["task_id"]) == number
+    counts = task.class_counts({n: store[feature_key(task, n)][own] for n in names})
     dev = map(task.known_hash, task.splits("dev"))
     if task.config.scores_dev and task.known_hash("train") in dev:
         yield f"Warning: {task.name}: the dev set is the training set."
-    if task.head.kind == "tagging" and not counts:
+    if task.labels and not counts:
         yield f"Warning: {task.name}: no span in the training set, all tags are O."
     if not counts:
         return
     listed = [f"{name} {count:,}" for name, count in counts.most_common()]
     yield f"Classes of {task.name}: {_shortened(listed)}"
-    if weights := task.head.class_weights:
+    if weights := getattr(task.head, "class_weights", None):
         pairs = zip(task.labels, weights, strict=True)
         listed = [f"{name} {weight:.4g}" for name, weight in pairs]
         yield f"Class weights of {task.name}: {_shortened(listed)}"
@@ -255,26 +270,3 @@ def summary_of_classes(task: Any, number: int, store: FeatureStore) -> Iterator[
 def _shortened(found: Sequence[str]) -> str:
     more = f" and {len(found) - _LISTED} more" * (len(found) > _LISTED)
     return ", ".join(found[:_LISTED]) + more
-
-
-def counts_of(task: Any, number: int, store: FeatureStore) -> collections.Counter[str]:
-    """Training examples of each class; of spans, how many begin."""
-    kind, found = task.head.kind, collections.Counter()
-    names = {"multilabel": "label_flags", "classification": "label_ids"}
-    name = (names | {"tagging": "labels"}).get(kind)
-    if not name:
-        return found
-    values = np.asarray(store[feature_key(task, name)])
-    if kind == "multilabel":
-        counts = values.sum(axis=0)
-    else:
-        is_own = np.asarray(store["task_id"]) == number
-        if kind == "tagging":
-            is_own = np.asarray(store[feature_key(task, "labels_mask")]) > 0
-        counts = np.bincount(values[is_own], minlength=len(task.labels))
-    for name, count in zip(task.labels, counts, strict=True):
-        if kind != "tagging" or task.is_plain:
-            found[name] = int(count)
-        elif name[:2] in ("B-", "S-"):
-            found[name[2:]] += int(count)
-    return found

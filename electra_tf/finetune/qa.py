@@ -8,6 +8,7 @@ eid 1000 * k + w, as in the original. From outputs to answers and scores: `qa_an
 from __future__ import annotations
 
 import bisect
+import dataclasses
 import functools
 import json
 import re
@@ -22,7 +23,18 @@ from electra_tf.errors import JSON_ERRORS, UserError
 from electra_tf.finetune import inputs, qa_answers
 from electra_tf.finetune.inputs import Input, Source, refuse, shown
 from electra_tf.finetune.qa_answers import Answers, QAScorer, decode
-from electra_tf.finetune.task import FeatureSpec, HeadSpec, Task, rounded, write_jsonl
+from electra_tf.finetune.task import (
+    DELIMITER,
+    FLAG,
+    FeatureSpec,
+    Head,
+    Key,
+    Task,
+    TaskType,
+    cross_entropy,
+    rounded,
+    write_jsonl,
+)
 from electra_tf.storage.files import atomic_write
 from electra_tf.text import tokenization
 from electra_tf.text.unicode_classes import is_unspaced
@@ -248,6 +260,183 @@ def split_words(text: str) -> tuple[list[str], list[int]]:
 _words_of = functools.lru_cache(maxsize=1)(split_words)
 
 
+# Added to the logits of positions that cannot be part of an answer, as in the original.
+IMPOSSIBLE_POSITION = -1000.0
+# Width of the layers in the head, whatever the encoder's width.
+HIDDEN_SIZE = 512
+
+
+@dataclasses.dataclass(frozen=True)
+class SpanHead(Head):
+    """Where the answer starts and ends, and whether there is one.
+
+    With `joint_prediction` the end is predicted from the start: in training from the
+    right one, else from each of the `beam_size` best starts. `end_logits` is then 0
+    outside training, and the loss of the end is meaningless, as in the original.
+    There is no dropout, as in the original.
+
+    Attributes:
+      answerable_classifier: has a logit of "cannot be answered", from the state at
+        [CLS] and, with `answerable_uses_start_logits`, the expected state at the start.
+      answerable_weight: of that classifier's loss.
+    """
+
+    kind = "qa"
+
+    joint_prediction: bool = True
+    beam_size: int = 20
+    answerable_classifier: bool = True
+    answerable_uses_start_logits: bool = True
+    answerable_weight: float = 0.5
+
+    @classmethod
+    def stored(cls, facts, config):
+        """By the hparams alone."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        return cls(**{name: getattr(config, name) for name in names})
+
+    def layers(self, width: int) -> dict[str, tuple[int, int]]:
+        """Those of starts, ends and the classifier, named as the original's."""
+        names = iter(["dense", "dense_1", "dense_2", "dense_3"])
+        layers = {next(names): (width, 1)}
+        ends = HIDDEN_SIZE if self.joint_prediction else width
+        if self.joint_prediction:
+            layers["qa_hidden"] = (2 * width, HIDDEN_SIZE)
+        layers[next(names)] = (ends, 1)
+        if self.answerable_classifier and self.answerable_uses_start_logits:
+            layers[next(names)] = (2 * width, HIDDEN_SIZE)
+            width = HIDDEN_SIZE
+        if self.answerable_classifier:
+            layers[next(names)] = (width, 1)
+        return layers
+
+    def outputs(self, dense, hidden, features, training, seed):
+        """Needs input_mask and segment_ids; in training start_positions, int32 [B]."""
+        import tensorflow as tf
+
+        possible = tf.cast(features["input_mask"] * features["segment_ids"], tf.float32)
+        possible += tf.one_hot(0, tf.shape(possible)[1])
+        penalty = IMPOSSIBLE_POSITION * (1.0 - possible)  # [B, L]
+        start_logits = _scores(dense["dense"], hidden) + penalty
+        ends = self._ends(dense, hidden, start_logits, penalty, features, training)
+        if self.answerable_classifier:
+            answerable = self._answerable(dense, hidden, start_logits)
+        else:
+            answerable = tf.zeros(tf.shape(hidden)[:1])
+        return {"start_logits": start_logits, "answerable_logit": answerable} | ends
+
+    def loss(self, outputs, features, training):
+        """Needs start_positions, end_positions and is_impossible, int32 [B]."""
+        import tensorflow as tf
+
+        of_start = cross_entropy(features["start_positions"], outputs["start_logits"])
+        of_end = cross_entropy(features["end_positions"], outputs["end_logits"])
+        losses = (of_start + of_end) / 2
+        if self.answerable_classifier:
+            labels = tf.cast(features["is_impossible"], tf.float32)
+            logits = outputs["answerable_logit"]
+            of_class = tf.nn.sigmoid_cross_entropy_with_logits(labels, logits)
+            losses += self.answerable_weight * of_class
+        return losses
+
+    def text_shapes(self, facts):
+        """question and context."""
+        return {"question": [None], "context": [None]}
+
+    def answer_texts(self, model, question, context):
+        """See `qa_graph.answers`."""
+        from electra_tf.finetune import qa_graph
+
+        check_window(model.config)
+        return qa_graph.answers(model, question, context)
+
+    def answer_ids(self, model, inputs):
+        """The head's outputs."""
+        from electra_tf.finetune import qa_graph
+
+        return qa_graph.outputs(model, inputs)
+
+    def checks(self, model, predictor, texts, is_exact):
+        """By the answers of `run_finetuning.py`."""
+        from electra_tf.finetune import qa_graph
+
+        reader = QATask(model.facts.name, model.config, predictor.tokenizer)
+        reader.answer_text, reader.is_v2 = "offsets", qa_graph.has_null(model)
+        return qa_graph.checks(model, reader, predictor, is_exact)
+
+    def _ends(self, dense, hidden, start_logits, penalty, features, training):
+        """End logits, and the best starts and ends by log-probability."""
+        import tensorflow as tf
+
+        batch, beam = tf.shape(hidden)[0], self.beam_size
+        found = {
+            "start_top_log_probs": tf.zeros([batch, beam]),
+            "start_top_index": tf.zeros([batch, beam], tf.int32),
+            "end_top_log_probs": tf.zeros([batch, beam, beam]),
+            "end_top_index": tf.zeros([batch, beam, beam], tf.int32),
+        }
+        if not self.joint_prediction:
+            return found | {"end_logits": _scores(dense["dense_1"], hidden) + penalty}
+        top = tf.math.top_k(tf.nn.log_softmax(start_logits), beam)
+        found["start_top_log_probs"], found["start_top_index"] = top
+        if training:
+            starts = features["start_positions"][:, None]
+            logits = self.ends_given(dense, hidden, starts)[:, 0] + penalty
+            return found | {"end_logits": logits}
+        logits = self.ends_given(dense, hidden, top.indices) + penalty[:, None]
+        top = tf.math.top_k(tf.nn.log_softmax(logits), beam)
+        found["end_top_log_probs"], found["end_top_index"] = top
+        return found | {"end_logits": tf.zeros_like(start_logits)}
+
+    def ends_given(self, dense, hidden, starts):
+        """Scores of each end [B, S, L] given the starts [B, S].
+
+        The hidden layer sees (start, end) side by side; its product is the sum of two,
+        so no [B, S, L, 2H] is made, and one start at a time no [B, S, L, 512] either.
+        """
+        import tensorflow as tf
+
+        from electra_tf.model.transformer_layer import gelu
+        from electra_tf.pretrain.masking import gather_positions
+
+        layer, width = dense["qa_hidden"], hidden.shape[-1]
+        kernel = tf.cast(layer.kernel.value, hidden.dtype)
+        bias = tf.cast(layer.bias.value, hidden.dtype)
+        states = gather_positions(hidden, starts)  # [B, S, H]
+        of_start = tf.matmul(states, kernel[:width]) + bias
+        of_end = tf.matmul(hidden, kernel[width:])  # [B, L, 512]
+
+        def scores(one_start):  # [B, 512]
+            return _scores(dense["dense_1"], gelu(one_start[:, None] + of_end))
+
+        if starts.shape[1] == 1:
+            return scores(of_start[:, 0])[:, None]
+        by_start = tf.transpose(of_start, [1, 0, 2])
+        found = tf.map_fn(scores, by_start, fn_output_signature=tf.float32)
+        return tf.transpose(found, [1, 0, 2])
+
+    def _answerable(self, dense, hidden, start_logits):
+        import tensorflow as tf
+
+        from electra_tf.model.transformer_layer import gelu
+
+        *_, last = dense.values()
+        state = hidden[:, 0]
+        if self.answerable_uses_start_logits:
+            weights = tf.cast(tf.nn.softmax(start_logits), hidden.dtype)
+            expected = tf.matmul(weights[:, None], hidden)[:, 0]
+            state = gelu(dense["dense_2"](tf.concat([state, expected], -1)))
+        return tf.cast(last(state)[:, 0], tf.float32)
+
+
+def _scores(layer, states):
+    """A dense layer of width 1 on [B, L, D]: float32 [B, L]."""
+    import tensorflow as tf
+
+    flat = tf.reshape(states, [-1, states.shape[-1]])
+    return tf.cast(tf.reshape(layer(flat), tf.shape(states)[:-1]), tf.float32)
+
+
 class QATask(Task):
     """A set of questions with answers that stand in a text.
 
@@ -257,7 +446,6 @@ class QATask(Task):
     """
 
     reads = "questions"
-    head = HeadSpec("qa")
     main_metric = "f1"
 
     def __init__(self, name, config, tokenizer):
@@ -271,6 +459,19 @@ class QATask(Task):
         if self.score_by == "characters":
             self.main_metric = qa_answers.CHARACTER_F1
         self._last: _Document | None = None
+
+    @property
+    def head(self) -> Head:
+        """Its settings are hparams."""
+        return SpanHead.stored(None, self.config)
+
+    def settings(self) -> dict[str, Any]:
+        """Also the hparams that change answers."""
+        names = ("max_query_length", "doc_stride", "max_answer_length", "n_best_size")
+        names += ("max_seq_length", "qa_na_threshold")
+        hparams = {name: getattr(self.config, name) for name in names}
+        hparams["answer_text"] = self.answer_text
+        return {"hparams": hparams, "has_impossible": self.is_v2}
 
     def feature_settings(self) -> dict[str, Any]:
         """Where answers stand depends on how their text is found."""
@@ -540,3 +741,8 @@ class QATask(Task):
             row |= {"correct": [*example.answers]} if split == "dev" else {}
             rows.append(row)
         return [*paths, write_jsonl(folder / f"{self.name}_{split}.jsonl", rows)]
+
+
+_SCORED_BY = Key(lambda x: x in ("words", "characters"), "words or characters")
+_KEYS = {"has_impossible": FLAG, "score_by": _SCORED_BY, "delimiter": DELIMITER}
+TYPES = {"qa": TaskType(QATask, SpanHead, _KEYS)}

@@ -16,7 +16,6 @@ import contextlib
 import difflib
 import importlib
 import json
-import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,15 +25,14 @@ import absl.logging
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
-from electra_tf.finetune import classification, glue, qa
-from electra_tf.finetune.classification import METRICS, MultilabelTask, TextTask
-from electra_tf.finetune.tag_schemes import scheme_named
-from electra_tf.finetune.tagging import ChunkTask, TaggingTask
+from electra_tf.finetune import classification, glue, qa, tagging
+from electra_tf.finetune.tagging import ChunkTask
 from electra_tf.finetune.task import (
-    FILES,
-    SMOOTHED,
+    TEXT,
+    Head,
     Task,
     TaskFacts,
+    TaskType,
     check_trained_for,
     read_facts,
 )
@@ -44,54 +42,7 @@ from electra_tf.text.records import tfds_builder
 from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
-TYPES: dict[str, Callable[..., Task]] = {
-    "classification": TextTask,
-    "multilabel": MultilabelTask,
-    "regression": TextTask,
-    "tagging": TaggingTask,
-    "qa": qa.QATask,
-}
-# Type -> the keys that a description may have beside the files; * must be there.
-_TEXT_KEYS = ("text_a*", "text_b", "label*", "id", "delimiter")
-KEYS = {
-    "classification": (*_TEXT_KEYS, "metric", "class_weights"),
-    "multilabel": (*_TEXT_KEYS, "separator", "label_names", "class_weights"),
-    "regression": (*_TEXT_KEYS, "lowest", "highest"),
-    "tagging": ("words", "tags", "id", "scheme", "tag_names"),
-    "qa": ("has_impossible", "score_by", "delimiter"),
-}
-
-
-def _is(*types: type) -> Callable[[Any], bool]:
-    return lambda value: type(value) in types
-
-
-def _are_metrics(value: Any) -> bool:
-    names = value if isinstance(value, list) else [value]
-    return bool(names) and {*map(str, names)} <= {*METRICS}
-
-
-_NUMBER = (_is(int, float), "a number")
-_COLUMN = (
-    lambda x: _is(str)(x) or (_is(int)(x) and x > 0),
-    "a column's name, or its number from 1",
-)
-_NAMES = (_is(list), "a list of names")
-_VALUES = {  # of other keys: text
-    "metric": (
-        _are_metrics,
-        f"one of {', '.join(METRICS)}, or a list of them, the main one first",
-    ),
-    "class_weights": (_is(str, list, dict), 'a list, an object {...} or "balanced"'),
-    "multilabel label": (_is(str, int, list), "a column, or a list of one a class"),
-    "delimiter": (lambda x: _is(str)(x) and len(x) == 1, "one character, such as ;"),
-    "score_by": (lambda x: x in ("words", "characters"), "words or characters"),
-    "separator": (lambda x: _is(str)(x) and x, "the sign between labels, such as ,"),
-    **dict.fromkeys(("lowest", "highest"), _NUMBER),
-    "has_impossible": (_is(bool), "true or false"),
-    **dict.fromkeys(("text_a", "text_b", "label", "id", "words", "tags"), _COLUMN),
-    **dict.fromkeys(("tag_names", "label_names"), _NAMES),
-}
+TYPES: dict[str, TaskType] = classification.TYPES | tagging.TYPES | qa.TYPES
 # Names go into those of files and variables.
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
@@ -118,15 +69,16 @@ def make_tasks(
             )
         task.check()
     kinds = {name: task.head.kind for name, task in named.items()}
-    weighted = {n for n, t in named.items() if isinstance(t, TextTask) and t.labels}
+    weighted = {n for n, task in named.items() if hasattr(task.head, "class_weights")}
     if wrong := config.class_weights.keys() - weighted:
         raise UserError(
             f"class_weights: {min(wrong)} is not a task in task_names with classes for "
             f"texts; these have the types {kinds}."
         )
-    if config.label_smoothing and not {*SMOOTHED} & {*kinds.values()}:
+    smoothed = [kind for kind, row in TYPES.items() if row.head.has_classes]
+    if config.label_smoothing and not {*smoothed} & {*kinds.values()}:
         raise UserError(
-            "label_smoothing is for classification and tagging; these tasks are "
+            f"label_smoothing is for {' and '.join(smoothed)}; these tasks are "
             f"{', '.join(kinds.values())}."
         )
     return [*named.values()]
@@ -214,7 +166,7 @@ def make_own_task(name: str, config, tokenizer) -> Task:
     """
     description = config.tasks[name]
     check_description(name, description)
-    return TYPES[description["type"]](name, config, tokenizer)
+    return TYPES[description["type"]].task(name, config, tokenizer)
 
 
 def check_description(name: str, description: dict[str, Any]) -> None:
@@ -232,46 +184,26 @@ def _problems(name: str, description: dict[str, Any]) -> Iterator[str]:
             "export_model.py.\nGive the task another name"
         )
     kind = description.get("type")
-    if not isinstance(kind, str) or kind not in KEYS:
-        yield f"type is {kind!r}; it is one of {', '.join(KEYS)}"
+    if not isinstance(kind, str) or kind not in TYPES:
+        yield f"type is {kind!r}; it is one of {', '.join(TYPES)}"
         return
-    known = ["type", *FILES, *(key.rstrip("*") for key in KEYS[kind])]
-    for key in description:
-        if key not in known:
+    keys = {"type": TEXT, "train": TEXT.needed, "dev": TEXT.needed, "test": TEXT}
+    keys |= TYPES[kind].keys
+    for name, value in description.items():
+        if name not in keys:
             left = " (left in version 0.2: .csv has quotes, .tsv has none)"
-            left *= key == "quoted"
-            yield f"unknown key {key!r}{left}; {kind} has {', '.join(known)}"
-    for key in ("train", "dev", *(k[:-1] for k in KEYS[kind] if k.endswith("*"))):
-        if key not in description:
-            yield f"{key!r} is missing; {kind} needs it"
-    for key, value in description.items():
-        usual = _VALUES.get(key, (_is(str), "text"))
-        is_right, what = _VALUES.get(f"{kind} {key}", usual)
-        if not is_right(value):
-            yield f"{key} is {value!r}; it must be {what}"
-    scale = {"lowest": -math.inf, "highest": math.inf} | description
-    if scale["lowest"] >= scale["highest"]:
-        yield "lowest is {lowest}; it must be below highest, {highest}".format(**scale)
-    if "scheme" in description:
-        scheme_named(description["scheme"])
+            left *= name == "quoted"
+            yield f"unknown key {name!r}{left}; {kind} has {', '.join(keys)}"
+        elif not keys[name].fits(value):
+            yield f"{name} is {value!r}; it must be {keys[name].what}"
+    for name, key in keys.items():
+        if key.is_needed and name not in description:
+            yield f"{name!r} is missing; {kind} needs it"
 
 
-def table_of(facts: TaskFacts, config) -> dict[str, Any]:
-    """Where a table has a task's texts or words, and ids: for an export's manifest."""
-    if facts.kind == "qa":
-        return {}
-    description = config.tasks.get(facts.name, {})
-    usual = TaggingTask if facts.kind == "tagging" else TextTask
-    found = {"identity": usual.identity}
-    if description:
-        found["identity"] = (description.get("id", "id"),)
-    if "delimiter" in description:
-        found["delimiter"] = description["delimiter"]
-    if facts.kind == "tagging":
-        return found | {"words": description.get("words", usual.word_column)}
-    of_glue = glue.GLUE[facts.name].columns if facts.name in glue.GLUE else ()
-    columns = classification.columns_of(description, of_glue, facts.num_texts)
-    return found | {"columns": columns}
+def head_of(facts: TaskFacts, config: FinetuningConfig) -> Head:
+    """The head of a stored model."""
+    return TYPES[facts.kind].head.stored(facts, config)
 
 
 _SQUAD = {"squad": "squad/v2.0", "squadv1": "squad/v1.1"}

@@ -6,6 +6,8 @@ Plain tags, such as parts of speech, are labels as they are, scored word by word
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 import functools
 import itertools
 import re
@@ -20,7 +22,17 @@ from electra_tf.finetune import conll, inputs, tag_schemes, task
 from electra_tf.finetune.conll import Sentence
 from electra_tf.finetune.inputs import Columns, Input, Source, shown
 from electra_tf.finetune.tag_schemes import PLAIN, Span, tags_of
-from electra_tf.finetune.task import FeatureSpec, HeadSpec, Scorer, Task
+from electra_tf.finetune.task import (
+    COLUMN,
+    NAMES,
+    TEXT,
+    FeatureSpec,
+    Head,
+    Scorer,
+    Task,
+    TaskType,
+    cross_entropy,
+)
 from electra_tf.storage.files import atomic_write
 
 _TAG = re.compile(r"O|[BIES]-.+", re.DOTALL)
@@ -132,6 +144,139 @@ class PlainTagScorer(SpanScorer):
         return task.class_details(*zip(*pairs, strict=True))
 
 
+@dataclasses.dataclass(frozen=True)
+class TagHead(Head):
+    """A label for each word, from its first wordpiece; the loss sums over words.
+
+    Without dropout, as in the original.
+    """
+
+    kind = "tagging"
+    has_classes = True
+
+    num_labels: int
+    label_smoothing: float = 0.0
+
+    @classmethod
+    def stored(cls, facts, config):
+        """One class per tag."""
+        return cls(len(facts.labels))
+
+    def layers(self, width: int) -> dict[str, tuple[int, int]]:
+        """The scores of each word."""
+        return {"dense": (width, self.num_labels)}
+
+    def outputs(self, dense, hidden, features, training, seed):
+        """logits [B, W, C] and predictions [B, W] at labeled_positions, int32 [B, W].
+
+        Without these, at all tokens.
+        """
+        import tensorflow as tf
+
+        from electra_tf.pretrain.masking import gather_positions
+
+        if "labeled_positions" in features:
+            hidden = gather_positions(hidden, features["labeled_positions"])
+        flat = tf.reshape(hidden, [-1, hidden.shape[-1]])
+        shape = tf.concat([tf.shape(hidden)[:2], [self.num_labels]], 0)
+        logits = tf.reshape(tf.cast(dense["dense"](flat), tf.float32), shape)
+        return {"logits": logits, "predictions": tf.argmax(logits, axis=-1)}
+
+    def loss(self, outputs, features, training):
+        """Needs labels int32 [B, W] and labels_mask float32 [B, W]."""
+        import tensorflow as tf
+
+        smoothing = self.label_smoothing * training
+        losses = cross_entropy(features["labels"], outputs["logits"], smoothing)
+        return tf.reduce_sum(losses * features["labels_mask"], axis=-1)
+
+    def text_shapes(self, facts):
+        """text."""
+        return {"text": [None]}
+
+    def answer_texts(self, model, text):
+        """words and labels string [B, T], starts and ends int32, probabilities float32.
+
+        Words are as they stand in the text, punctuation is one; starts and ends are
+        characters. Also num_words int32 [B]. A long text is read in windows.
+        """
+        import tensorflow as tf
+
+        from electra_tf.text import tf_packing
+        from electra_tf.text.tf_tokenization import characters, tokenize_with_offsets
+
+        vocab, names = model.tokenizer.vocab, list(model.facts.labels)
+        begins = tf.constant([not token.startswith("##") for token in vocab.tokens])
+        tokens = tokenize_with_offsets(model.tokenizer, text)
+        windows = tf_packing.windows_of(tokens.ids, model.config.max_seq_length - 2)
+        flat = tf_packing.map_windows(
+            lambda x: self._logits(model, x), windows, vocab, width=self.num_labels
+        )
+        first = tokens.ids.with_flat_values(tf.gather(begins, tokens.ids.flat_values))
+        # A word ends where its last piece does.
+        piece = tf.cumsum(tf.cast(first.flat_values, tf.int32)) - 1
+        count = tf.reduce_sum(tf.cast(first.flat_values, tf.int32))
+        ends = tf.math.unsorted_segment_max(tokens.ends.flat_values, piece, count)
+        starts = tf.ragged.boolean_mask(tokens.starts, first)
+        words = characters(text, starts.value_rowids(), starts.flat_values, ends)
+        shares = tf.boolean_mask(tf.nn.softmax(flat), first.flat_values)
+        best = tf.gather(names, tf.argmax(shares, axis=-1))
+        share = tf.reduce_max(shares, axis=-1)
+        return {
+            "words": starts.with_flat_values(words).to_tensor(""),
+            "starts": starts.to_tensor(tf_packing.NO_OFFSET),
+            "ends": starts.with_flat_values(ends).to_tensor(tf_packing.NO_OFFSET),
+            "labels": starts.with_flat_values(best).to_tensor(""),
+            "probabilities": starts.with_flat_values(share).to_tensor(),
+            "num_words": tf.cast(starts.row_lengths(), tf.int32),
+        }
+
+    def _logits(self, model, inputs):
+        """Segment ids are 1 throughout, as in training."""
+        return model.outputs(inputs._replace(type_ids=inputs.mask))["logits"]
+
+    def answer_ids(self, model, inputs):
+        """logits and probabilities [B, L, C]; a word's are those of its first token."""
+        import tensorflow as tf
+
+        logits = self._logits(model, inputs)
+        return {"logits": logits, "probabilities": tf.nn.softmax(logits)}
+
+    def checks(self, model, predictor, texts, is_exact):
+        """By Python's tokenizer, window by window."""
+        import tensorflow as tf
+
+        from electra_tf.text import tf_packing, tokenization
+
+        tokenizer, size = predictor.tokenizer, model.config.max_seq_length - 2
+        vocab, rows = tokenizer.vocab, []
+        for text in texts:
+            ids, offsets = tokenizer.encode_with_offsets(text)
+            values = []
+            for first in range(0, max(1, len(ids)), size):
+                window = tokenization.pack(vocab, [ids[first : first + size]])
+                window = tf_packing.EncoderInputs(*map(tf.constant, window))
+                values.append(self._logits(model, window)[0, 1:-1])
+            shares = tf.nn.softmax(tf.concat(values, 0)).numpy()
+            row = {"starts": [], "ends": [], "labels": [], "probabilities": []}
+            for piece, (start, end), p in zip(ids, offsets, shares, strict=True):
+                if vocab.tokens[piece].startswith("##"):
+                    row["ends"][-1] = end
+                    continue
+                row["starts"].append(start)
+                row["ends"].append(end)
+                row["labels"].append(model.facts.labels[int(np.argmax(p))].encode())
+                row["probabilities"].append(float(np.max(p)))
+            spans = zip(row["starts"], row["ends"], strict=True)
+            words = [text[start:end].encode() for start, end in spans]
+            rows.append(row | {"words": words})
+        expected = tf_packing.columns_of(rows)
+        expected["num_words"] = np.array([len(row["starts"]) for row in rows])
+        if not is_exact:
+            del expected["labels"]
+        return [({"text": texts}, expected)]
+
+
 class TaggingTask(Task):
     """Tags for words, from lines of columns, or lists in JSON and Parquet.
 
@@ -193,9 +338,9 @@ class TaggingTask(Task):
             self.remark("dev", f"class {name} is missing in the training file", 0)
 
     @property
-    def head(self) -> HeadSpec:
+    def head(self) -> Head:
         """One class per tag."""
-        return HeadSpec("tagging", len(self.labels))
+        return TagHead(len(self.labels), self.config.label_smoothing)
 
     @functools.cached_property
     def scheme(self) -> str | None:
@@ -310,6 +455,11 @@ class TaggingTask(Task):
         has_columns = self.path("train").is_file() and not self._has_lists("train")
         return self.layout("train").width if has_columns else None
 
+    def settings(self) -> dict[str, Any]:
+        """Also where a table has the words and ids."""
+        words = self.word_column or "words"
+        return super().settings() | {"identity": self.identity, "words": words}
+
     def read_inputs(self, source: Source) -> Iterator[Input]:
         """Sentences as lists of words, or running text."""
         return conll.words(source, self.word_column, self.identity)
@@ -364,6 +514,16 @@ class TaggingTask(Task):
             "labeled_positions": positions,
             "eid": example.eid,
         }
+
+    def class_counts(self, features) -> collections.Counter[str]:
+        """Words of each plain tag; of spans, how many begin."""
+        numbers = features["labels"][features["labels_mask"] > 0]
+        counts = np.bincount(numbers, minlength=len(self.labels)).tolist()
+        found = collections.Counter()
+        for tag, count in zip(self.labels, counts, strict=True):
+            if self.is_plain or tag[:2] in ("B-", "S-"):
+                found[tag if self.is_plain else tag[2:]] += count
+        return found
 
     def scorer(self, split: str) -> Scorer:
         """By spans, or word by word where tags are plain."""
@@ -466,3 +626,7 @@ class ChunkTask(TaggingTask):
 def spans_of(tags: Sequence[str]) -> list[Span]:
     """Spans in BIO, BIOES or IO tags, as the original reads them."""
     return tag_schemes.spans_in(tags, is_original=True)
+
+
+_KEYS = {"words": COLUMN, "tags": COLUMN, "id": COLUMN, "scheme": TEXT}
+TYPES = {"tagging": TaskType(TaggingTask, TagHead, _KEYS | {"tag_names": NAMES})}

@@ -14,9 +14,9 @@ import json
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -30,8 +30,6 @@ from electra_tf.text.records import json_line
 from electra_tf.text.tokenization import Tokenizer
 
 FACTS_FILE = "tasks.json"
-# Kinds of head with a softmax over labels.
-SMOOTHED = ("classification", "tagging")
 # Characters of the data that a message shows.
 _SHOWN = 200
 # The keys of a task's description that name files.
@@ -46,19 +44,124 @@ class FeatureSpec(NamedTuple):
     dtype: str  # "int32" or "float32"
 
 
-class HeadSpec(NamedTuple):
-    """The head on the encoder.
+class Head(ABC):
+    """What a type of task computes on the encoder's states, and how it learns.
+
+    A subclass is a frozen dataclass of the head's settings, which are stored with the
+    model. It imports TensorFlow within functions: tasks are checked before.
 
     Attributes:
-      kind: "classification", "multilabel", "regression", "tagging" or "qa".
-      class_weights: factors of the training losses, by class.
-      has_hidden_layer: as in transformers' heads.
+      kind: the type's name, a key of `registry.TYPES`.
+      has_classes: whether it has a softmax over labels, which can be smoothed.
     """
 
-    kind: str
-    num_labels: int = 0
-    class_weights: list[float] | None = None
-    has_hidden_layer: bool = False
+    kind: ClassVar[str]
+    has_classes: ClassVar[bool] = False
+
+    @abstractmethod
+    def layers(self, width: int) -> dict[str, tuple[int, int]]:
+        """Dense layer -> (inputs, outputs), for an encoder of that width."""
+
+    @abstractmethod
+    def outputs(self, dense, hidden, features, training: bool, seed) -> dict[str, Any]:
+        """The outputs of a batch, by name.
+
+        Args:
+          dense: the layers by name.
+          hidden: states of the encoder, [B, L, H].
+          features: input_ids, input_mask, segment_ids, and the task's own; those of the
+            right answer are there in training.
+          seed: int32 [2], switches dropout on.
+        """
+
+    @abstractmethod
+    def loss(self, outputs, features, training: bool) -> Any:
+        """The loss of each example, float32 [B]."""
+
+    @abstractmethod
+    def text_shapes(self, facts: TaskFacts) -> dict[str, list[None]]:
+        """The string inputs of the served model, with their shapes."""
+
+    @abstractmethod
+    def answer_texts(self, model: ServedModel, *texts) -> dict[str, Any]:
+        """The answers to a batch of the inputs, as graph operations."""
+
+    @abstractmethod
+    def answer_ids(self, model: ServedModel, inputs) -> dict[str, Any]:
+        """The outputs for packed ids (`text.tf_packing.EncoderInputs`) by name."""
+
+    @abstractmethod
+    def checks(
+        self, model: ServedModel, predictor: Any, texts: Sequence[str], is_exact: bool
+    ) -> list[tuple[dict[str, Any], dict[str, np.ndarray]]]:
+        """(inputs, expected outputs) of the served model, by the model in Python.
+
+        Args:
+          predictor: the `inference.finetuned.TaskPredictor` of the same weights.
+          texts: to ask about, where the head has no better ones.
+          is_exact: false in half precision, where the best labels and answers change
+            with the order of the operations.
+        """
+
+    @classmethod
+    @abstractmethod
+    def stored(cls, facts: TaskFacts, config: FinetuningConfig) -> Head:
+        """The head of a stored model, from its facts and hparams."""
+
+
+def cross_entropy(labels, logits, smoothing: float = 0.0) -> Any:
+    """That of the right labels, a share `smoothing` of it that of all alike."""
+    import tensorflow as tf
+
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    if smoothing:
+        alike = -tf.reduce_mean(tf.nn.log_softmax(logits), axis=-1)
+        losses = (1 - smoothing) * losses + smoothing * alike
+    return losses
+
+
+class Key(NamedTuple):
+    """What a key of a task's description takes."""
+
+    fits: Callable[[Any], bool]
+    what: str  # for messages
+    is_needed: bool = False
+
+    @property
+    def needed(self) -> Key:
+        """The same, of a key that must be there."""
+        return self._replace(is_needed=True)
+
+
+def of_types(what: str, *types: type) -> Key:
+    """A key whose values have one of the types."""
+    return Key(lambda value: type(value) in types, what)
+
+
+TEXT, NAMES = of_types("text", str), of_types("a list of names", list)
+NUMBER, FLAG = of_types("a number", int, float), of_types("true or false", bool)
+COLUMN = Key(
+    lambda x: type(x) is str or (type(x) is int and x > 0),
+    "a column's name, or its number from 1",
+)
+DELIMITER = Key(lambda x: type(x) is str and len(x) == 1, "one character, such as ;")
+
+
+class TaskType(NamedTuple):
+    """A row of `registry.TYPES`."""
+
+    task: Callable[..., Task]  # of (name, config, tokenizer)
+    head: type[Head]
+    keys: Mapping[str, Key]  # of a description, beside the files
+
+
+class ServedModel(NamedTuple):
+    """A fine-tuned model in a graph, with what its head needs to answer texts."""
+
+    facts: TaskFacts
+    config: FinetuningConfig
+    tokenizer: Any  # a text.tf_tokenization.TFTokenizer
+    outputs: Callable[[Any], dict[str, Any]]  # of the head, for EncoderInputs
 
 
 class Scorer(ABC):
@@ -136,7 +239,7 @@ class Task(ABC):
         self.read = functools.cache(self._read)
         self.known_hash = functools.cache(self.data_hash)
 
-    head: HeadSpec
+    head: Head
 
     def check(self) -> None:  # noqa: B027 - optional
         """Raises a UserError for data that no training can use, before any work."""
@@ -221,6 +324,15 @@ class Task(ABC):
     def scorer(self, split: str) -> Scorer:
         """A scorer for one data set."""
 
+    def settings(self) -> dict[str, Any]:
+        """What predictions depend on beside the weights, for an export's manifest."""
+        return {"hparams": {"max_seq_length": self.config.max_seq_length}}
+
+    def class_counts(self, features: Mapping[str, Any]) -> collections.Counter[str]:
+        """How often each class is in its features of a data set, arrays [n, ...]."""
+        del features
+        return collections.Counter()
+
     def read_inputs(self, source: Source) -> Iterator[Input]:
         """The inputs in a file, for `input_example`."""
         raise UserError(f"{self.name} has no `read_inputs`, so it cannot read files.")
@@ -261,18 +373,13 @@ class TaskFacts(NamedTuple):
     """
 
     name: str
-    kind: str  # of HeadSpec
+    kind: str  # of Head
     labels: tuple[str, ...] = ()
     num_texts: int = 1
     lowest: float = 0.0  # of a regression's numbers
     highest: float = 1.0
     has_impossible: bool = False  # of questions
     scheme: str | None = None  # that the training file's tags are in
-
-    @property
-    def head(self) -> HeadSpec:
-        """The head on the encoder."""
-        return HeadSpec(self.kind, len(self.labels))
 
 
 def facts_of(task: Task) -> TaskFacts:

@@ -206,7 +206,7 @@ def build(run: Run, trial: int, steps: int):
     """Model and optimizer with the trial's random weights: (task, state)."""
     keras.utils.set_random_seed(seed_of(run.config, trial))
     with run.placement.strategy.scope():
-        model = build_finetuning_model(run.config, run.tasks)
+        model = build_finetuning_model(run.config, {t.name: t.head for t in run.tasks})
         if run.config.freeze_layers is not None:
             freeze(model, run.config.freeze_layers)
         optimizer = optimization.create_finetuning_optimizer(run.config, steps)
@@ -231,7 +231,7 @@ def _identity(run: Run, store) -> dict[str, Any]:
     # Dropout as well: a trial is short enough to be made again.
     shape = dataclasses.asdict(run.config.model_config())
     del shape["attention_chunk_size"]  # It chooses between ways to compute the same.
-    heads = {task.name: [task.head.kind, task.head.num_labels] for task in run.tasks}
+    heads = {task.name: [task.head.kind, len(task.labels)] for task in run.tasks}
     found = shape | run.config.identity() | {"vocab_sha256": run.vocab.sha256}
     found |= {"heads": heads, "features": store.digest}
     if run.config.eval_every_steps:  # The best are kept by these scores.

@@ -12,9 +12,9 @@ from the manifest that `export_model.py` writes.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
-import types
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +26,7 @@ from electra_tf.config.finetuning import FinetuningConfig, vocabulary_of
 from electra_tf.console import silent
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.finetune import preprocessing, registry
+from electra_tf.finetune.classification import TextTask
 from electra_tf.finetune.inputs import Input, Source, shown
 from electra_tf.finetune.results import hparams_in
 from electra_tf.finetune.tag_schemes import stored_scheme
@@ -53,24 +54,10 @@ PROBLEMS = {
     "multilabel": "multi_label_classification",
     "regression": "regression",
 }
-# Hparams that change predictions.
-_QA_HPARAMS = ("max_query_length", "doc_stride", "max_answer_length", "n_best_size")
-_QA_HPARAMS += ("qa_na_threshold",)
 _LONGEST = 512  # tokens of a window, at most
 
 
-def settings_of(facts: TaskFacts, config: FinetuningConfig) -> dict[str, Any]:
-    """Settings of a task for a manifest, so that predictions are those of its trial."""
-    hparams: dict[str, Any] = {"max_seq_length": config.max_seq_length}
-    if facts.kind != "qa":
-        return {"hparams": hparams} | registry.table_of(facts, config)
-    default = "offsets" if facts.name in config.tasks else "original"
-    hparams |= {name: getattr(config, name) for name in _QA_HPARAMS}
-    hparams["answer_text"] = config.answer_text or default
-    return {"hparams": hparams, "has_impossible": facts.has_impossible}
-
-
-class _Number(registry.TextTask):
+class _Number(TextTask):
     """A number for a text or a pair, on the scale of the head."""
 
     def answer(self, row: dict[str, Any], form: str = ".3f") -> str:
@@ -78,7 +65,8 @@ class _Number(registry.TextTask):
         return format(float(row["predictions"]), form)
 
 
-_TASKS = registry.TYPES | {"regression": _Number}
+_TASKS = {kind: row.task for kind, row in registry.TYPES.items()}
+_TASKS["regression"] = _Number
 
 
 def read_huggingface(folder: Path) -> TaskPredictor | None:
@@ -141,9 +129,10 @@ def _predictor(folder: Path, config: Mapping[str, Any]) -> TaskPredictor:
     startup.import_tensorflow()
     from electra_tf.finetune.model import build_finetuning_model
 
-    spec = facts.head._replace(has_hidden_layer=kind in PROBLEMS)
-    head = types.SimpleNamespace(name=kind, head=spec)
-    model = build_finetuning_model(config, [head], dtype="float32")
+    head = registry.head_of(facts, config)
+    if kind in PROBLEMS:
+        head = dataclasses.replace(head, has_hidden_layer=True)
+    model = build_finetuning_model(config, {kind: head}, dtype="float32")
     weights = checkpoints.of_arrays(str(folder), _tensors(network, kind))
     weights = fit_rows(weights, vocab)
     weights.assign_to({v.path: v.value for v in model.variables})
@@ -288,7 +277,8 @@ def read_trial(
     startup.import_tensorflow()
     from electra_tf.finetune.model import build_finetuning_model
 
-    model = build_finetuning_model(config, facts, dtype=precision)
+    heads = {one.name: registry.head_of(one, config) for one in facts}
+    model = build_finetuning_model(config, heads, dtype=precision)
     weights = {v.path: v.value for v in model.variables}
     found.tensors(silent).assign_to(weights)
     return FinetunedModel(config, vocab, facts, model, found.origin)
@@ -317,7 +307,7 @@ class TaskPredictor(Predictor):
         }
         name = name or task.name
         super().__init__(trained.origin, name, task.reads, texts, fewest, facts)
-        self._task, self._number, self._config = task, number, trained.config
+        self.reader, self._number, self._config = task, number, trained.config
         self.encoder, self.tokenizer = trained.model.electra, task.tokenizer
         self.max_seq_length = trained.config.max_seq_length
         self._num_heads = len(trained.model.heads)
@@ -327,7 +317,7 @@ class TaskPredictor(Predictor):
 
     def read_inputs(self, source: Source) -> Iterator[Input]:
         """Reads inputs by the task's own columns."""
-        return self._task.read_inputs(source)
+        return self.reader.read_inputs(source)
 
     def predictions(
         self, inputs: Iterable[Input]
@@ -339,21 +329,21 @@ class TaskPredictor(Predictor):
             outputs = self.outputs([x for _, _, features in chunk for x in features])
             for one, example, features in chunk:
                 rows = list(itertools.islice(outputs, len(features)))
-                yield one, self._task.prediction(example, rows)
+                yield one, self.reader.prediction(example, rows)
 
     def _prepared(self, inputs: Iterable[Input]) -> Iterator[tuple[Input, Any, list]]:
         """Yields each input with its example and the features of its sequences."""
         for number, one in enumerate(inputs):
-            example = self._task.input_example(number, one.fields)
-            yield one, example, list(self._task.featurize(example, False))
+            example = self.reader.input_example(number, one.fields)
+            yield one, example, list(self.reader.featurize(example, False))
 
     def outputs(self, features: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         """The outputs of the task's head for each sequence, in order."""
         if not features:  # all texts are empty
             return iter(())
-        rows = [(self._task, one) for one in features]
+        rows = [(self.reader, one) for one in features]
         length = self._config.max_seq_length
-        arrays = preprocessing.pack(rows, {self._task: self._number}, length)
+        arrays = preprocessing.pack(rows, {self.reader: self._number}, length)
         store = preprocessing.FeatureStore(arrays, self._num_heads)
         return self._run(store)
 

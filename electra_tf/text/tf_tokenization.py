@@ -195,7 +195,7 @@ def tokenize_with_offsets(tokenizer: TFTokenizer, texts: tf.Tensor) -> TokensInT
     first_byte = before + tf.where(is_unknown, 0, first)
     end_byte = before + tf.where(is_unknown, tf.gather(length, word), end)
     texts = tf.strings.unicode_decode(texts, "UTF-8", errors="ignore")  # [n, (chars)]
-    chars = _characters(tokenizer, texts.flat_values)
+    chars = _distinct(tokenizer, texts.flat_values)
     start, end = _spans(chars, first_byte, end_byte, texts)
     pieces = ids.merge_dims(-2, -1)
     row_start = tf.cast(tf.gather(texts.row_starts(), pieces.value_rowids()), tf.int32)
@@ -208,7 +208,7 @@ def tokenize_with_offsets(tokenizer: TFTokenizer, texts: tf.Tensor) -> TokensInT
     )
 
 
-def _characters(tokenizer: TFTokenizer, code_points: tf.Tensor) -> _Characters:
+def _distinct(tokenizer: TFTokenizer, code_points: tf.Tensor) -> _Characters:
     """Normalises each distinct character once."""
     distinct, index = tf.unique(code_points)
     chars = tf.strings.unicode_encode(distinct[:, None], "UTF-8")
@@ -248,3 +248,11 @@ def _spans(chars: _Characters, first_byte, end_byte, texts: tf.RaggedTensor):
     is_whole = tf.gather(last_byte_of, last) == end_byte
     end = tf.where(is_whole, tf.gather(end_of, last), tf.gather(kept, last) + 1)
     return tf.gather(kept, start), end
+
+
+def characters(texts, row, start, end) -> tf.Tensor:
+    """texts[row][start:end] of each, string."""
+    chars = tf.strings.unicode_decode(texts, "UTF-8", errors="ignore")
+    first = tf.cast(tf.gather(chars.row_starts(), row), tf.int32)
+    places = tf.ragged.range(first + start, first + end)
+    return tf.strings.unicode_encode(tf.gather(chars.flat_values, places), "UTF-8")

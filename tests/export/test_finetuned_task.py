@@ -285,7 +285,7 @@ def test_exports_read_the_tables_of_their_trial(data, tmp_path, kind):
     config, _, _ = write_run(data, hparams | {"model_dir": f"own_{kind}"})
     folder = Path(config.trial_dir(1))
     task = finetuned_task.read_task(folder, "own")
-    made = {"own": saved_model.TASKS[kind](task)}
+    made = {"own": task.servable()}
     [saved] = saved_model.write_saved_models(made, task.source, tmp_path / "s")
     other_libraries.write_task(task, tmp_path / "hf", log=lambda line: None)
     found = []

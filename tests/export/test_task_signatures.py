@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from electra_tf.errors import UserError
-from electra_tf.export import finetuned_task, saved_model, task_signatures
+from electra_tf.export import finetuned_task, saved_model
 from tests.helpers.exporting import LETTERS
 from tests.helpers.runs import SPECIAL, by_default
 from tests.helpers.tiny_trials import PLAIN, SQUAD, write_data, write_run
@@ -39,7 +39,7 @@ def test_near_tie_is_accepted_in_half_precision_alone(folder, tmp_path, name, be
     """The last label leads by less than the precision of bfloat16 at 1."""
     for precision in ("mixed_bfloat16", "float32"):
         task, bias = with_a_tie(folder, name, precision)
-        made = saved_model.TASKS[task.facts.kind](task)
+        made = task.servable()
         bias.assign([*bias.numpy()[:-1], 2.0**-9])
         place = tmp_path / precision
         if precision == "float32":
@@ -66,7 +66,7 @@ def test_answers_with_unknown_words_are_checked_by_characters(tmp_path, answer_t
     hparams = SQUAD | PLAIN | {"max_answer_length": 20, "answer_text": answer_text}
     config, _, _ = write_run(data, hparams)
     task = finetuned_task.read_task(Path(config.trial_dir(1)), "squad")
-    made = task_signatures.question_answering(task)
+    made = task.servable()
     asked = [name for check in made.checks for name in check.expected]
     assert "answer" in asked
     saved_model.write_saved_models({"squad": made}, task.source, tmp_path / "out")

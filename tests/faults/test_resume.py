@@ -26,7 +26,7 @@ from tests.helpers.forked_runs import (
     pretrain,
     signal_at,
 )
-from tests.helpers.runs import NO_DROPOUT, by_default, check_ok, tiny
+from tests.helpers.runs import NO_DROPOUT, TINY, check_ok, tiny
 
 STEPS = 60  # of 8 examples: 100 of them make an epoch of 12.5 steps
 
@@ -71,9 +71,17 @@ SLOW_CASES = {
 }
 
 
+def test_a_stopped_run_ends_as_one_without_a_stop(tiny_data, pretrained):
+    loops = TINY | {"iterations_per_loop": 3}
+    assert 6 <= stopped(tiny_data, "stopped", loops, 6) < 12
+    finish(tiny_data, "stopped", TINY)
+    runs = (tiny_data / "models/stopped", pretrained("electra") / "models/electra")
+    assert digest(runs[0], 12) == digest(runs[1], 12)
+
+
 @pytest.mark.parametrize(
     "name",
-    by_default(CASES, ["graph"])
+    [pytest.param(name, marks=pytest.mark.thorough) for name in CASES]
     + [pytest.param(name, marks=pytest.mark.slow) for name in SLOW_CASES],
 )
 def test_bitwise_resume(tiny_data, name):

@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import json
 import shutil
-import types
 
 import numpy as np
 import pytest
@@ -14,9 +13,9 @@ import electra_tf
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
 from electra_tf.export import formats
+from electra_tf.finetune.classification import ClassHead
 from electra_tf.finetune.model import build_finetuning_model, load_encoder
 from electra_tf.finetune.run import hparams_of
-from electra_tf.finetune.task import HeadSpec
 from electra_tf.interop import huggingface, readers
 from electra_tf.interop.checkpoint import FINETUNE
 from electra_tf.text.vocabulary import Vocabulary, write_tokens
@@ -84,8 +83,7 @@ def test_weights_and_shape_are_those_of_any_format(data, model, tmp_path, name):
     for key, value in SHAPE.items():
         assert getattr(config.model_config(), key) == value
     assert config.embedding_size == 8
-    task = types.SimpleNamespace(name="a", head=HeadSpec("classification", 3))
-    ours = build_finetuning_model(config, [task])
+    ours = build_finetuning_model(config, {"a": ClassHead(3)})
     weights = {v.path: v for v in ours.variables}
     heads = {k: v.numpy() for k, v in weights.items() if k.startswith("task_")}
     load_encoder(found.tensors(log.append), weights)

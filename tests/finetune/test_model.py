@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Heads, and the model that they are part of."""
 
-import types
-
 import keras
 import numpy as np
 import pytest
@@ -13,12 +11,12 @@ from electra_tf.config.model import ModelConfig
 from electra_tf.errors import UserError
 from electra_tf.finetune.model import (
     FinetuningModel,
-    QuestionAnsweringHead,
+    TaskHead,
     build_finetuning_model,
     freeze,
     training_task,
 )
-from electra_tf.finetune.task import HeadSpec
+from electra_tf.finetune.qa import SpanHead
 from electra_tf.model.transformer_layer import gelu
 from electra_tf.train.optimization import LayerwiseDecay, create_finetuning_optimizer
 from electra_tf.train.step import TrainState
@@ -119,7 +117,7 @@ def test_dropout_needs_a_seed_and_is_repeatable():
 def test_head_drops_a_tenth_of_the_pooled_state():
     model = FinetuningModel(SHAPE, 8, {"sts": {"kind": "regression"}})
     head = model.heads[0]
-    head.output_layer.kernel.assign(np.ones((16, 1)))
+    head.dense["dense"].kernel.assign(np.ones((16, 1)))
     features = {"targets": tf.zeros(4000), "eid": tf.zeros(4000, tf.int32)}
     hidden = tf.ones([4000, 2, 16])
     out = head(hidden, features, training=True, seed=tf.constant([3, 4], tf.int32))
@@ -150,19 +148,19 @@ def test_output_is_independent_of_padding():
 
 def test_ends_are_scored_as_by_one_wide_layer():
     """The product is split in two; the paper describes one."""
-    head = QuestionAnsweringHead(6, beam_size=2, name="qa")
+    head = TaskHead(6, SpanHead(beam_size=2), name="qa")
     head.build()
     rng = np.random.default_rng(0)
     for variable in head.trainable_variables:
         variable.assign(rng.normal(size=variable.shape))
     hidden = tf.constant(rng.normal(size=(3, 5, 6)), tf.float32)
     starts = tf.constant([[0, 1], [2, 4], [3, 3]])
-    ours = head._ends_given(hidden, starts).numpy()
+    ours = head.head.ends_given(head.dense, hidden, starts).numpy()
     for row in range(3):
         for number in range(2):
             start = tf.tile(hidden[row, starts[row, number]][None], [5, 1])
             both = tf.concat([start, hidden[row]], -1)
-            scores = head.end(gelu(head.qa_hidden(both)))[:, 0]
+            scores = head.dense["dense_1"](gelu(head.dense["qa_hidden"](both)))[:, 0]
             np.testing.assert_allclose(ours[row, number], scores, rtol=1e-4, atol=1e-4)
 
 
@@ -307,12 +305,9 @@ def test_config_reaches_heads_and_rates():
         "model_hparam_overrides": {"hidden_size": 16, "num_hidden_layers": 2},
     }
     config = FinetuningConfig.from_hparams("D", "m", {"task_names": ["squad"], **given})
-    head = HeadSpec("qa")
-    model = build_finetuning_model(
-        config, [types.SimpleNamespace(name="squad", head=head)]
-    )
-    assert not model.heads[0].joint_prediction
-    assert model.heads[0].answerable_weight == 0.3
+    model = build_finetuning_model(config, {"squad": SpanHead.stored(None, config)})
+    assert not model.heads[0].head.joint_prediction
+    assert model.heads[0].head.answerable_weight == 0.3
     factor = create_finetuning_optimizer(config, 10).layer_factor
     assert factor("electra/encoder/layer_1/x") == pytest.approx(0.8)
     assert factor("electra/embeddings/x") == pytest.approx(0.8**3)

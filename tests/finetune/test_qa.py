@@ -10,9 +10,9 @@ import pytest
 import tensorflow as tf
 
 from electra_tf.errors import UserError
-from electra_tf.export.task_signatures import windows_on
 from electra_tf.finetune import preprocessing, qa, qa_answers
 from electra_tf.finetune.inputs import open_source
+from electra_tf.finetune.qa_graph import windows_on
 from electra_tf.text import tokenization, vocabulary
 from tests.helpers.own_task import own_tasks
 

@@ -16,8 +16,9 @@ from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
 from electra_tf.export import onnx, saved_model
 from electra_tf.finetune import batches, inputs, preprocessing
+from electra_tf.finetune.classification import FlagsHead
 from electra_tf.finetune.registry import check_description, make_tasks
-from electra_tf.finetune.task import HeadSpec, write_facts
+from electra_tf.finetune.task import write_facts
 from electra_tf.interop import networks
 from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import Vocabulary
@@ -484,13 +485,14 @@ def test_several_classes_for_a_text(tmp_path):
     keys = {"text_a": "a", "label": "b"}
     tasks = own_tasks(tmp_path, files, "multilabel", **keys)
     [task] = tasks
-    assert task.labels == ("x", "y", "z") and task.head == HeadSpec("multilabel", 3)
+    assert task.labels == ("x", "y", "z") and task.head == FlagsHead(3)
     store = preprocessing.features(task.config, tasks, "train", True)
     flags = [[1, 1, 0], [0, 0, 0], [0, 0, 1]]
     assert store["mine:label_flags"].tolist() == flags
     assert [e.label for e in task.read("dev")] == [("z", "x"), ()]
     assert [e.label for e in task.read("test")] == [()]
-    assert preprocessing.counts_of(task, 0, store) == {"x": 1, "y": 1, "z": 1}
+    own = {"label_flags": store["mine:label_flags"]}
+    assert task.class_counts(own) == {"x": 1, "y": 1, "z": 1}
     scorer = task.scorer("dev")
     for eid, logits in enumerate(([2.0, 1.0, -1.0], [-1.0, -1.0, -1.0])):
         gold = next(task.featurize(task.read("dev")[eid], False))["label_flags"]

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.finetune.registry import KEYS, make_tasks
+from electra_tf.finetune.registry import TYPES, make_tasks
 from electra_tf.text.vocabulary import Vocabulary, write_settings, write_tokens
 from tests.helpers.runs import SPECIAL
 
@@ -53,7 +53,7 @@ def own_tasks(
     for name in files:
         description[Path(name).name.partition(".")[0]] = name
     description.setdefault("dev", description["train"])
-    described = {key.rstrip("*") for key in KEYS[kind]}
+    described = TYPES[kind].keys.keys()
     fields = set(FinetuningConfig.__dataclass_fields__) - described
     description |= {k: v for k, v in more.items() if k not in fields}
     description |= keys or {}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from electra_tf.storage.files import flock
-from tests.helpers import runs, tiny_finetuning
+from tests.helpers import forked_runs, runs, tiny_finetuning
 
 # The hparams of each kind of pre-trained model, beside runs.TINY.
 KINDS = {
@@ -73,6 +73,7 @@ def finetune_own(data: Path) -> None:
     tiny_finetuning.write_own_data(data / "own")
     for name, has_outputs in (("stdout.txt", False), ("test_stdout.txt", True)):
         hparams = OWN | {"write_test_outputs": has_outputs}
-        ended = tiny_finetuning.finetune(data, "own", hparams)
+        before = forked_runs.eagerly if has_outputs else None
+        ended = tiny_finetuning.fork(data, "own", hparams, before=before)
         assert ended.returncode == 0, ended.stderr
         (data / name).write_text(ended.stdout)

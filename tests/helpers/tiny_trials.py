@@ -8,7 +8,6 @@ import numpy as np
 import tensorflow as tf
 
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.export import saved_model
 from electra_tf.export.signatures import NAMES
 from electra_tf.finetune import registry
 from electra_tf.finetune.model import build_finetuning_model
@@ -64,7 +63,9 @@ def write_run(data, hparams):
     config = FinetuningConfig.from_hparams(str(data), "m", values)
     vocab = Vocabulary.load(config.vocab_file)
     tasks = registry.make_tasks(config, vocab)
-    model = build_finetuning_model(config, tasks, dtype="float32")
+    model = build_finetuning_model(
+        config, {t.name: t.head for t in tasks}, dtype="float32"
+    )
     rng = np.random.default_rng(7)
     for v in model.variables:
         size = 0.1 if "bias" in v.path or "beta" in v.path else 1.0
@@ -105,6 +106,6 @@ def batch_of(task, seed=0, rows=5):
 
 def answers(task, batch):
     """What the SavedModel's signature `ids` says."""
-    served = saved_model.TASKS[task.facts.kind](task)
+    served = task.servable()
     found = served.signatures["ids"](**{k: tf.constant(v) for k, v in batch.items()})
     return {name: value.numpy() for name, value in found.items()}

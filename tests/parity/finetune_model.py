@@ -11,14 +11,16 @@ import functools
 import os
 import tempfile
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from electra_tf.config.finetuning import FinetuningConfig
+from electra_tf.finetune.classification import ClassHead, NumberHead
 from electra_tf.finetune.model import build_finetuning_model
-from electra_tf.finetune.task import HeadSpec
+from electra_tf.finetune.qa import SpanHead
+from electra_tf.finetune.tagging import TagHead
+from electra_tf.finetune.task import Head
 from electra_tf.train.optimization import create_finetuning_optimizer
 from tests.parity.pretraining import (
     RecordedNorm,
@@ -32,11 +34,6 @@ from tests.parity.rows import Row, compare, forward_row, read_json
 PENALISED = ("start_logits", "end_logits")
 # Means of squared gradients and the like agree this far; see golden's README.
 STEPS_ATOL = 2e-6
-
-
-class _Task(NamedTuple):
-    name: str
-    head: HeadSpec
 
 
 class Recording:
@@ -55,7 +52,7 @@ class Recording:
 
     def model(self):
         """The model with dropout off, in its recorded first state."""
-        model = build_finetuning_model(self.config, [_Task(self.name, self._head())])
+        model = build_finetuning_model(self.config, {self.name: self._head()})
         for variable in model.trainable_variables:
             path = variable.path
             if f"task_init/{path}" in self.arrays:
@@ -64,14 +61,14 @@ class Recording:
                 variable.assign(self.checkpoint.get_tensor(path))
         return model
 
-    def _head(self) -> HeadSpec:
+    def _head(self) -> Head:
         outputs = {k.rpartition("/")[2] for k in self.arrays if "train_out/" in k}
         if "start_logits" in outputs:
-            return HeadSpec("qa", 0)
+            return SpanHead.stored(None, self.config)
         if "targets" in outputs:
-            return HeadSpec("regression", 0)
-        kind = "tagging" if "labels_mask" in outputs else "classification"
-        return HeadSpec(kind, self.arrays["train_out/logits"].shape[-1])
+            return NumberHead()
+        kind = TagHead if "labels_mask" in outputs else ClassHead
+        return kind(self.arrays["train_out/logits"].shape[-1])
 
     def batch(self, mode: str) -> dict[str, tf.Tensor]:
         """Its features; the original has "_" where there is ":" here."""

@@ -2,7 +2,6 @@
 """Experiments: equal compute, one run survives a kill, mistakes end it at once."""
 
 import json
-import math
 import statistics
 import time
 
@@ -188,23 +187,18 @@ def test_glue_has_medians_over_trials_and_their_mean(data):
     assert other.returncode == 2 and "holds results of other settings" in other.stdout
 
 
-def test_against_random_has_means_with_their_errors(data):
+def test_against_random_takes_weights_of_the_models_shape(data):
     flags = ("--tasks=sts", "--trials=2", "--workers=2")
     check_ok(tune("against_random", data, "m", PRETRAINED, *flags))
     model = data / "models" / "m"
     sides = model / "results", model / "random_weights" / "sts_results"
-    for metric in ("pearson", "spearman"):
-        found = [scores(side / "sts_results.json", "sts", metric) for side in sides]
-        means = list(map(statistics.fmean, found))
-        errors = [statistics.stdev(values) / math.sqrt(2) for values in found]
-        difference = means[0] - means[1]
-        row = (
-            f"| sts | {metric} | {means[0]:.2f} ± {errors[0]:.2f} "
-            f"| {means[1]:.2f} ± {errors[1]:.2f} | {difference:+.2f} "
-            f"| {difference / math.hypot(*errors):+.1f} |"
-        )
-        assert row in (model / "results" / "against_random.md").read_text()
-    # The random weights are of the model's shape, drawn as its own were.
+    means = [
+        statistics.fmean(scores(side / "sts_results.json", "sts", "pearson"))
+        for side in sides
+    ]
+    table = (model / "results" / "against_random.md").read_text()
+    assert f"| {means[0] - means[1]:+.2f} |" in table
+    # Drawn as the model's own weights were.
     path = model / "random_weights" / "sts_1" / "config.json"
     settings = json.loads(path.read_text())
     assert settings["init_checkpoint"] is None and settings["embedding_size"] == 16
@@ -244,6 +238,7 @@ def test_undefined_scores_are_left_out_of_means():
     assert not any("GLUE" in line for line in lines)
     known, unknown = [11.0, None, 13.0], [None, None]
     for first, second, cells in (
+        (known, [6.0, 8.0], "12.00 ± 1.00 | 7.00 ± 1.00 | +5.00 | +3.5"),
         (known, unknown, "12.00 ± 1.00 | - | - | "),
         (unknown, known, "- | 12.00 ± 1.00 | - | "),
     ):

@@ -58,7 +58,7 @@ def test_a_saved_model_predicts(finetuned, tmp_path):
     """Its graph has ops of tensorflow_text, which has to be imported first."""
     place = "models/tiny/finetuning_models/cola,sts,chunk_model_1"
     trial = finetuned_models.read_task(Path(finetuned / place), "cola")
-    served = saved_model.TASKS[trial.facts.kind](trial)
+    served = trial.servable()
     [model] = saved_model.write_saved_models(
         {"cola": served}, trial.source, tmp_path / "e"
     )

@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answers to questions as graph operations, through the windows of `qa.QATask`.
+
+The rules are those of `qa_answers`, which scores by the original's program.
+
+Shapes: B questions, W windows of all their texts, K spans of a window, L length.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from electra_tf.finetune import qa_answers
+from electra_tf.finetune.qa_answers import Answer, Answers
+from electra_tf.finetune.task import ServedModel
+from electra_tf.text import tf_packing
+from electra_tf.text.tf_packing import EncoderInputs
+from electra_tf.text.tf_tokenization import (
+    TokensInText,
+    characters,
+    tokenize_with_offsets,
+)
+
+_NEAR_TIE = 1e-4
+_NOTHING = Answer(qa_answers.NO_SPAN, 0.0, 0.0)
+# Outputs of a head that predicts the end from the start.
+_JOINT = ("start_top_index", "start_top_log_probs")
+_JOINT += ("end_top_index", "end_top_log_probs")
+_QUESTIONS = ("who wrote the book ?", "", "where does the fox jump ?")
+_CONTEXTS = (
+    "the book was written by a doctor . " * 30,
+    "nothing is asked here",
+    "the quick brown fox jumps over the lazy dog .",
+)
+
+
+class _Windows(NamedTuple):
+    """The windows on the texts of a batch, in order; [W] each."""
+
+    row: tf.Tensor  # int32, the question
+    first: tf.Tensor  # int32, the first token, of all the batch's
+    length: tf.Tensor  # int32
+
+
+class _Spans(NamedTuple):
+    """Possible answers; [W, K] each, tokens of the packed window."""
+
+    score: tf.Tensor  # of start and end together
+    probability: tf.Tensor
+    start: tf.Tensor
+    end: tf.Tensor
+
+
+def answers(model: ServedModel, question: tf.Tensor, context: tf.Tensor):
+    """The best answer to each question in its text, string [B] each.
+
+    Returns: answer string, start and end int32 (characters of context; -1 and "" where
+    no span is possible), score float32 (of start and end, which ranks answers) and
+    probability float32 (of start times end, in its window; 1 where no span is
+    possible); of a task with questions that have no answer also null_odds float32 and
+    has_answer bool (null_odds up to qa_na_threshold).
+    """
+    config, tokenizer = model.config, model.tokenizer
+    beam = _beam(config)
+    count = beam * beam
+
+    def network(inputs: EncoderInputs) -> tf.Tensor:
+        outputs = model.outputs(inputs)
+        spans = tf.concat([tf.cast(x, tf.float32) for x in _spans(outputs, config)], 1)
+        return tf.concat([spans, _null_score(outputs, config)[:, None]], 1)
+
+    both = "question and context"
+    question, context = tf_packing.of_same_rows(both, question, context)
+    query = tokenizer.tokenize(question)[:, : config.max_query_length]
+    rows = tf.shape(question)[0]
+    document = tokenize_with_offsets(tokenizer, context)
+    windows = windows_on(document.ids, query, config)
+    queries = tf.gather(query, windows.row)
+    places = tf.ragged.range(windows.first, windows.first + windows.length)
+    parts = tf.gather(document.ids.flat_values, places)
+    values = tf_packing.map_rows(
+        network, [queries, parts], tokenizer.vocab, 4 * count + 1, least_length=beam
+    )
+    *spans, null = tf.split(values, [count] * 4 + [1], axis=1)
+    offset = tf.cast(queries.row_lengths(), tf.int32) + 2
+    best = _best(_Spans(*spans), windows, offset, document, rows, config)
+    found = _in_text(best, document, context)
+    if not has_null(model):
+        return found
+    lowest = tf.math.unsorted_segment_min(null[:, 0], windows.row, rows)
+    odds = lowest if config.answerable_classifier else lowest - found["score"]
+    surely_none = qa_answers.null_odds(config, [], _NOTHING)
+    odds = tf.where(document.ids.row_lengths() > 0, odds, surely_none)
+    return found | {"null_odds": odds, "has_answer": odds <= config.qa_na_threshold}
+
+
+def outputs(model: ServedModel, inputs: EncoderInputs) -> dict[str, tf.Tensor]:
+    """The head's outputs that mean something without labels.
+
+    The joint head takes the best of `beam_size` tokens: shorter rows are padded to as
+    many for it.
+    """
+    length, names = tf.shape(inputs.ids)[1], ["start_logits"]
+    if model.config.joint_prediction:
+        more = [[0, 0], [0, tf.maximum(_beam(model.config) - length, 0)]]
+        inputs = EncoderInputs(*(tf.pad(x, more) for x in inputs))
+        names += _JOINT
+    else:
+        names.append("end_logits")
+    if model.config.answerable_classifier:
+        names.append("answerable_logit")
+    found = model.outputs(inputs)
+    kept = {name: found[name] for name in names}
+    return kept | {"start_logits": kept["start_logits"][:, :length]}
+
+
+def windows_on(document: tf.RaggedTensor, query: tf.RaggedTensor, config) -> _Windows:
+    """The windows of `QATask`: as long as fits beside the question, a stride apart.
+
+    Raises `UserError` where a long question leaves no room for any.
+    """
+    total = tf.cast(document.row_lengths(), tf.int32)
+    room = config.max_seq_length - tf.cast(query.row_lengths(), tf.int32) - 3
+    stride = tf.minimum(room, config.doc_stride)
+    more = -(-tf.maximum(total - room, 0) // stride)
+    counts = tf.where(total > 0, 1 + more, 0)
+    row = tf.repeat(tf.range(tf.size(counts)), counts)
+    before = tf.cumsum(counts, exclusive=True)
+    number = tf.range(tf.size(row)) - tf.gather(before, row)
+    start = number * tf.gather(stride, row)
+    length = tf.minimum(tf.gather(total, row) - start, tf.gather(room, row))
+    first = tf.cast(tf.gather(document.row_starts(), row), tf.int32) + start
+    return _Windows(row, first, length)
+
+
+def _beam(config) -> int:
+    """The number of starts of a window, and of ends of each start."""
+    return config.beam_size if config.joint_prediction else config.n_best_size
+
+
+def _spans(outputs: dict[str, tf.Tensor], config) -> _Spans:
+    """The spans of the best starts with their (joint), or with the best, ends."""
+    if config.joint_prediction:
+        best_starts = outputs["start_top_log_probs"], outputs["start_top_index"]
+        best_ends = outputs["end_top_log_probs"], outputs["end_top_index"]
+        log_total = 0.0
+    else:
+        starts, ends = outputs["start_logits"], outputs["end_logits"]
+        best_starts = tf.math.top_k(starts, config.n_best_size)
+        best_ends = (x[:, None] for x in tf.math.top_k(ends, config.n_best_size))
+        log_total = tf.reduce_logsumexp(starts, 1) + tf.reduce_logsumexp(ends, 1)
+        log_total = log_total[:, None, None]
+    start_score, start = (x[:, :, None] for x in best_starts)
+    end_score, end = best_ends
+    score = start_score + end_score
+    spans = score, tf.exp(score - log_total), start, end
+    spans = (tf.broadcast_to(x, tf.shape(score)) for x in spans)
+    return _Spans(*(tf.reshape(x, [-1, _beam(config) ** 2]) for x in spans))
+
+
+def _null_score(outputs: dict[str, tf.Tensor], config) -> tf.Tensor:
+    """[W]: how little a window answers the question."""
+    if config.answerable_classifier:
+        return outputs["answerable_logit"]
+    return outputs["start_logits"][:, 0] + outputs["end_logits"][:, 0]
+
+
+def _best(spans, windows, offset, document, rows, config):
+    """(span [B]: token where it starts, where it ends, score, probability)."""
+    first = windows.first[:, None]
+    start = tf.cast(spans.start, tf.int32) - offset[:, None]
+    end = tf.cast(spans.end, tf.int32) - offset[:, None]
+    length = windows.length[:, None]
+    inside = (start >= 0) & (end < length) & (end >= start)
+    inside &= end - start < config.max_answer_length
+    tokens = tf.size(document.ids.flat_values)
+    start_there = tf.clip_by_value(start, 0, length - 1)
+    possible = inside & _shows_most(windows, start_there, tokens)
+    score = tf.where(possible, spans.score, spans.score.dtype.min)
+    # The first of the highest, in the order of windows and spans.
+    score = tf.reshape(score, [-1])
+    row = tf.repeat(windows.row, tf.shape(spans.score)[1])
+    highest = tf.math.unsorted_segment_max(score, row, rows)
+    is_best = tf.reshape(possible, [-1]) & (score == tf.gather(highest, row))
+    place = tf.where(is_best, tf.range(tf.size(score)), tf.size(score))
+    place = tf.math.unsorted_segment_min(place, row, rows)
+    place = tf.minimum(place, tf.size(score))
+    found = place < tf.size(score)
+
+    def taken(values):  # one more at the end, for rows without a span
+        flat = tf.reshape(values, [-1])
+        return tf.gather(tf.concat([flat, tf.zeros([1], flat.dtype)], 0), place)
+
+    return (
+        found,
+        taken(first + start),
+        taken(first + end),
+        taken(spans.score),
+        tf.where(found, taken(spans.probability), 1.0),  # as the only candidate's
+    )
+
+
+def _shows_most(windows: _Windows, place: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
+    """Whether no other window shows more around a token; bool [W, K].
+
+    Args:
+      place: the token, int32 [W, K], in its window.
+      tokens: how many the batch has.
+    """
+    inside = tf.ragged.range(windows.length)
+    window = tf.cast(inside.value_rowids(), tf.int32)
+    length = tf.gather(windows.length, window)
+    here = inside.flat_values
+    around = 100 * tf.minimum(here, length - 1 - here) + length
+    token = tf.gather(windows.first, window) + here
+    most = tf.math.unsorted_segment_max(around, token, tokens)
+    is_most = around == tf.gather(most, token)
+    number = tf.where(is_most, window, tf.size(windows.row))
+    at = tf.math.unsorted_segment_min(number, token, tokens)
+    at = tf.gather(at, windows.first[:, None] + place)
+    return at == tf.range(tf.size(windows.row))[:, None]
+
+
+def _in_text(best, document: TokensInText, context) -> dict[str, tf.Tensor]:
+    """The answer's characters."""
+    found, first, last, score, probability = best
+
+    def offsets(values, token):
+        flat = tf.concat([values.flat_values, [0]], 0)
+        return tf.gather(flat, tf.where(found, token, tf.size(flat) - 1))
+
+    start, end = offsets(document.starts, first), offsets(document.ends, last)
+    return {
+        "answer": characters(context, tf.range(tf.size(start)), start, end),
+        "start": tf.where(found, start, tf_packing.NO_OFFSET),
+        "end": tf.where(found, end, tf_packing.NO_OFFSET),
+        "score": score,
+        "probability": probability,
+    }
+
+
+def has_null(model: ServedModel) -> bool:
+    """Whether it can answer that a question has no answer."""
+    config = model.config
+    return model.facts.has_impossible and (
+        config.answerable_classifier or not config.joint_prediction
+    )
+
+
+def checks(model: ServedModel, reader: Any, predictor: Any, is_exact: bool):
+    """As `finetune.task.Head.checks`, by the model in Python, window by window.
+
+    Args:
+      reader: a `qa.QATask` that cuts answers by characters, as the graph does.
+    """
+    pairs, decoded = list(zip(_QUESTIONS, _CONTEXTS, strict=True)), []
+    for question, context in pairs:
+        example = reader.input_example(0, {"question": question, "context": context})
+        found = predictor.outputs(reader.featurize(example, False))
+        decoded.append(qa_answers.decode(reader, example, list(found)))
+    scores = [_score(one.best) for one in decoded]
+    expected = {"score": np.array(scores, np.float32)}
+    threshold = model.config.qa_na_threshold
+    if has_null(model):
+        odds = np.array([one.null_odds for one in decoded], np.float32)
+        expected["null_odds"] = odds
+        if is_exact and (abs(odds - threshold) >= _NEAR_TIE).all():
+            expected["has_answer"] = odds <= threshold
+    checks = [(_inputs(pairs), expected)]
+    # Answers and their places are compared only if no other is nearly as good.
+    clear = [
+        (pair, one.best.text)
+        for pair, one in zip(pairs, decoded, strict=True)
+        if pair[1].count(one.best.text) == 1 and _is_clear(one)
+    ]
+    if clear and is_exact:
+        starts = np.array([context.index(text) for (_, context), text in clear])
+        lengths = np.array([len(text) for _, text in clear])
+        texts = np.array([text.encode() for _, text in clear], object)
+        expected = {"answer": texts, "start": starts, "end": starts + lengths}
+        checks.append((_inputs([pair for pair, _ in clear]), expected))
+    return checks
+
+
+def _inputs(pairs) -> dict[str, Any]:
+    return dict(zip(("question", "context"), zip(*pairs, strict=True), strict=True))
+
+
+def _score(answer: Answer) -> float:
+    return answer.start_logit + answer.end_logit
+
+
+def _is_clear(found: Answers) -> bool:
+    others = (one for one in found.nbest if one is not found.best)
+    return all(_score(found.best) - _score(one) > _NEAR_TIE for one in others)
