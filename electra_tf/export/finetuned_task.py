@@ -73,7 +73,8 @@ class ExportedTask(NamedTuple):
             Check("serving_default", {k: encoded(v) for k, v in inputs.items()}, right)
             for inputs, right in head.checks(model, self.predictor, PROBES, is_exact)
         ]
-        facts = {"labels": list(self.facts.labels)} | self.settings
+        facts = {"type": self.facts.kind, "labels": list(self.facts.labels)}
+        facts |= self.settings
         ids = functools.partial(head.answer_ids, model)
         return signatures.servable(source, self.variables, of_texts, ids, checks, facts)
 

@@ -206,6 +206,6 @@ def probe_ids(source: ExportedModel) -> dict[str, np.ndarray]:
     return dict(zip(NAMES, batch.values(), strict=True))
 
 
-def encoded(texts: Sequence[str]) -> np.ndarray:
+def encoded(texts: Sequence[str] | Sequence[Sequence[str]]) -> np.ndarray:
     """Texts as bytes, as a signature takes them."""
-    return np.array([text.encode() for text in texts])
+    return np.char.encode(np.array(texts, str), "utf-8")

@@ -17,7 +17,7 @@ import numpy as np
 
 from electra_tf.errors import UserError
 from electra_tf.finetune import inputs, task
-from electra_tf.finetune.inputs import Columns, Input, Row, Source, shown
+from electra_tf.finetune.inputs import Columns, Row, shown
 from electra_tf.finetune.task import (
     COLUMN,
     DELIMITER,
@@ -122,8 +122,18 @@ class ScoresHead(Head):
       has_hidden_layer: with GELU before the scores, as in transformers' heads.
     """
 
+    reads = "texts"
+    fields = ("text", "text_b")
+
     num_labels: int = 1
     has_hidden_layer: bool = False
+
+    @staticmethod
+    def read_inputs(source, settings):
+        """Texts in columns, separated as in the task's own files."""
+        source = source._replace(delimiter=settings.get("delimiter"))
+        columns = [*map(tuple, settings["columns"])]
+        return inputs.texts(source, columns, tuple(settings["identity"]))
 
     @classmethod
     def stored(cls, facts, config):
@@ -215,6 +225,12 @@ class LabelsHead(ScoresHead):
         logits = self.values(model.outputs(inputs))
         return {"logits": logits, "probabilities": self.shares(logits)}
 
+    @staticmethod
+    def odds(row):
+        """The probability of each class by its name."""
+        shares = map(task.rounded, row["probabilities"])
+        return dict(zip(row["labels"], shares, strict=True))
+
     def expected(self, facts, rows):
         """The outputs of `answer`."""
         shares = [[row["probabilities"][x] for x in facts.labels] for row in rows]
@@ -264,6 +280,11 @@ class ClassHead(LabelsHead):
         share = tf.reduce_max(found["probabilities"], axis=-1)
         return found | {"label": best, "probability": share}
 
+    @staticmethod
+    def prediction(fields, row):
+        """The label and all probabilities."""
+        return {"label": row["label"], "probabilities": LabelsHead.odds(row)}
+
     def expected(self, facts, rows):
         """The outputs of `answer`."""
         found = super().expected(facts, rows)
@@ -292,6 +313,13 @@ class FlagsHead(LabelsHead):
         import tensorflow as tf
 
         return tf.sigmoid(logits)
+
+    @staticmethod
+    def prediction(fields, row):
+        """The classes above one half, and all probabilities."""
+        odds = LabelsHead.odds(row)
+        likely = [name for name, share in odds.items() if share > 0.5]
+        return {"labels": likely, "probabilities": odds}
 
     def loss(self, outputs, features, training):
         """Needs label_flags, float32 [B, C]."""
@@ -336,6 +364,11 @@ class NumberHead(ScoresHead):
         """The outputs of `answer`."""
         return {"value": np.array([row["value"] for row in rows])}
 
+    @staticmethod
+    def prediction(fields, row):
+        """The number."""
+        return {"value": task.rounded(row["value"])}
+
 
 class TextTask(Task):
     """One or two texts, and a class or a number between `lowest` and `highest`.
@@ -378,11 +411,6 @@ class TextTask(Task):
     def columns(self) -> list[Columns]:
         """Where texts may be in a table: the first of these that are there."""
         return columns_of(self.description, self.usual_columns, self.num_texts)
-
-    def read_inputs(self, source: Source) -> Iterator[Input]:
-        """Texts in columns, separated as in the task's own files."""
-        source = source._replace(delimiter=self.description.get("delimiter"))
-        return inputs.texts(source, self.columns, self.identity)
 
     def input_example(
         self, number: int, fields: dict[str, Any], label: Any = None

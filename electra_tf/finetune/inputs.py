@@ -29,7 +29,7 @@ TABLES = ("tsv", "csv", "jsonl", "json", "parquet")
 FORMS = {
     "texts": (*TABLES, "txt"),
     "words": ("txt", "conll", "jsonl", "json", "parquet"),
-    "questions": TABLES,
+    "records": TABLES,
 }
 CONLL = "conll"  # lines of columns
 # Endings of files of words that are read as conll.

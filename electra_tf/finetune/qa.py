@@ -282,12 +282,31 @@ class SpanHead(Head):
     """
 
     kind = "qa"
+    reads = "records"
+    fields = ("question", "context")
 
     joint_prediction: bool = True
     beam_size: int = 20
     answerable_classifier: bool = True
     answerable_uses_start_logits: bool = True
     answerable_weight: float = 0.5
+
+    @staticmethod
+    def read_inputs(source, settings):
+        """Questions to be answered, one by one."""
+        return questions(source)
+
+    @staticmethod
+    def prediction(fields, row):
+        """The answer, its place, None without one, and its scores."""
+        found = {name: row[name] for name in ("answer", "start", "end")}
+        numbers = [n for n in ("score", "probability", "null_odds") if n in row]
+        found |= {name: rounded(row[name]) for name in numbers}
+        if row["start"] < 0:
+            found |= {"start": None, "end": None, "score": 0.0}
+        if "null_odds" in row:
+            found["has_answer"] = bool(row["has_answer"])
+        return found
 
     @classmethod
     def stored(cls, facts, config):
@@ -445,7 +464,6 @@ class QATask(Task):
       score_by: "words", as SQuAD; "characters", for scripts without blanks.
     """
 
-    reads = "questions"
     main_metric = "f1"
 
     def __init__(self, name, config, tokenizer):
@@ -683,10 +701,6 @@ class QATask(Task):
     def scorer(self, split: str) -> QAScorer:
         """By exact match and F1."""
         return QAScorer(self, split)
-
-    def read_inputs(self, source: Source) -> Iterator[Input]:
-        """Questions on texts."""
-        return questions(source)
 
     def input_example(self, number: int, fields: dict[str, Any]) -> QAExample:
         """Without answers."""

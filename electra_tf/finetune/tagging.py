@@ -6,6 +6,7 @@ Plain tags, such as parts of speech, are labels as they are, scored word by word
 
 from __future__ import annotations
 
+import bisect
 import collections
 import dataclasses
 import functools
@@ -20,7 +21,7 @@ import numpy as np
 from electra_tf.errors import UserError
 from electra_tf.finetune import conll, inputs, tag_schemes, task
 from electra_tf.finetune.conll import Sentence
-from electra_tf.finetune.inputs import Columns, Input, Source, shown
+from electra_tf.finetune.inputs import Columns, Source, shown
 from electra_tf.finetune.tag_schemes import PLAIN, Span, tags_of
 from electra_tf.finetune.task import (
     COLUMN,
@@ -152,10 +153,49 @@ class TagHead(Head):
     """
 
     kind = "tagging"
+    reads = "words"
     has_classes = True
 
     num_labels: int
     label_smoothing: float = 0.0
+
+    @staticmethod
+    def read_inputs(source, settings):
+        """Sentences as lists of words, or running text."""
+        return conll.words(source, settings["words"], tuple(settings["identity"]))
+
+    @classmethod
+    def object_of(cls, one, fewest, most):
+        """A list of words, or running text."""
+        return {"text": one} if isinstance(one, str) else {"words": list(one)}
+
+    @staticmethod
+    def served_inputs(fields):
+        """Words are parted by blanks."""
+        return {"text": " ".join(fields.get("words", ()))} | fields
+
+    @staticmethod
+    def prediction(fields, row):
+        """The tag of each word: that of the first word that the graph finds in it.
+
+        As in `TaggingTask`, a word that the tokenizer drops gets the next word's tag.
+        At the end it would be the tag of [SEP], which the graph does not return: it is
+        "O", without a probability.
+        """
+        count = row["num_words"]
+        labels = row["labels"][:count]
+        shares = [*map(task.rounded, row["probabilities"][:count])]
+        if "words" not in fields:
+            found = {"tags": labels, "probabilities": shares}
+            return {"words": row["words"][:count]} | found
+        places, first = [], 0
+        for word in fields["words"]:
+            places.append(bisect.bisect_left(row["starts"][:count], first))
+            first += len(word) + 1
+        return {
+            "tags": [labels[k] if k < count else "O" for k in places],
+            "probabilities": [shares[k] if k < count else None for k in places],
+        }
 
     @classmethod
     def stored(cls, facts, config):
@@ -288,7 +328,6 @@ class TaggingTask(Task):
         are counted, not the remaining ones); score no word that is cut off.
     """
 
-    reads = "words"
     word_column = "words"
     identity: Columns = ("id",)
     is_original = False
@@ -459,10 +498,6 @@ class TaggingTask(Task):
         """Also where a table has the words and ids."""
         words = self.word_column or "words"
         return super().settings() | {"identity": self.identity, "words": words}
-
-    def read_inputs(self, source: Source) -> Iterator[Input]:
-        """Sentences as lists of words, or running text."""
-        return conll.words(source, self.word_column, self.identity)
 
     def input_example(self, number: int, fields: dict[str, Any]) -> TaggingExample:
         """Without tags; running text is cut into words and punctuation."""

@@ -52,11 +52,42 @@ class Head(ABC):
 
     Attributes:
       kind: the type's name, a key of `registry.TYPES`.
+      reads: its kind of input, a key of `inputs.FORMS`.
+      fields: of an input that is given as a tuple.
       has_classes: whether it has a softmax over labels, which can be smoothed.
     """
 
     kind: ClassVar[str]
+    reads: ClassVar[str]
+    fields: ClassVar[tuple[str, ...]] = ()
     has_classes: ClassVar[bool] = False
+
+    @staticmethod
+    @abstractmethod
+    def read_inputs(source: Source, settings: Mapping[str, Any]) -> Iterator[Input]:
+        """The inputs in a file.
+
+        Args:
+          settings: of the task (`Task.settings`), from a manifest perhaps.
+        """
+
+    @classmethod
+    def object_of(cls, one: Any, fewest: int, most: int) -> Mapping[str, Any] | None:
+        """An input in Python by field; None if it has not from `fewest` to `most`."""
+        parts = (one,) if isinstance(one, str) else tuple(one)
+        if not fewest <= len(parts) <= most:
+            return None
+        return dict(zip(cls.fields, parts, strict=False))
+
+    @staticmethod
+    def served_inputs(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The inputs of the served model for the fields of one input."""
+        return fields
+
+    @staticmethod
+    @abstractmethod
+    def prediction(fields: Mapping[str, Any], row: dict[str, Any]) -> dict[str, Any]:
+        """As `Task.prediction`, from the served model's answer to one input."""
 
     @abstractmethod
     def layers(self, width: int) -> dict[str, tuple[int, int]]:
@@ -207,12 +238,10 @@ class Task(ABC):
       main_metric: the metric that one training is better than another by; None: the
         first of its scorer.
       stored: the facts of a model that is not trained further; they take precedence.
-      reads: its kind of input, a key of `inputs.FORMS`.
       read: split -> its `examples`.
       known_hash: split -> its `data_hash`.
     """
 
-    reads = "texts"
     labels: Sequence[str] = ()  # () where the answer is not a class
     num_texts = 1
     lowest, highest = 0.0, 1.0  # of a regression's numbers
@@ -335,7 +364,7 @@ class Task(ABC):
 
     def read_inputs(self, source: Source) -> Iterator[Input]:
         """The inputs in a file, for `input_example`."""
-        raise UserError(f"{self.name} has no `read_inputs`, so it cannot read files.")
+        return self.head.read_inputs(source, self.settings())
 
     def input_example(self, number: int, given: dict[str, Any]) -> Any:
         """The example of an input, which has no label."""

@@ -297,8 +297,9 @@ class TaskPredictor(Predictor):
     ):
         from electra_tf.finetune.batches import head_outputs
 
-        texts = task.num_texts
-        columns = getattr(task, "columns", ()) if task.reads == "texts" else ()
+        head = task.head
+        most = task.num_texts if head.reads == "texts" else len(head.fields)
+        columns = getattr(task, "columns", ()) if head.reads == "texts" else ()
         fewest = min(map(len, columns), default=None)
         facts = {
             "vocab_sha256": trained.vocab.sha256,
@@ -306,7 +307,7 @@ class TaskPredictor(Predictor):
             "eval_batch_size": trained.config.eval_batch_size,
         }
         name = name or task.name
-        super().__init__(trained.origin, name, task.reads, texts, fewest, facts)
+        super().__init__(trained.origin, name, type(head), most, fewest, facts)
         self.reader, self._number, self._config = task, number, trained.config
         self.encoder, self.tokenizer = trained.model.electra, task.tokenizer
         self.max_seq_length = trained.config.max_seq_length

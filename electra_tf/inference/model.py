@@ -18,6 +18,7 @@ import numpy as np
 from electra_tf.errors import EXIT_DIVERGED, UserError
 from electra_tf.finetune.inputs import Input, Source, shown
 from electra_tf.finetune.results import finite
+from electra_tf.finetune.task import Head
 from electra_tf.inference import scoring
 from electra_tf.inference.scoring import (
     METHODS,
@@ -347,10 +348,6 @@ class Model:
         return found
 
 
-# Key of `inputs.FORMS` -> columns of an input that is given as a tuple.
-_COLUMNS = {"texts": ("text", "text_b"), "questions": ("question", "context")}
-
-
 def plain(value: Any) -> Any:
     """A tensor, an array or one of its values as Python values; bytes as text."""
     value = value.numpy() if hasattr(value, "numpy") else value
@@ -367,24 +364,26 @@ class Predictor(Model, abc.ABC):
     Args:
       origin: the checkpoint or directory of the weights.
       task: the name of the fine-tuning task.
-      reads: the kind of its inputs, a key of `inputs.FORMS`.
-      num_texts: 2 for pairs.
-      fewest: texts of an input at least, if fewer than num_texts are allowed.
+      head: its type's.
+      num_fields: of an input that is given as a tuple.
+      fewest: of them at least; None: all.
       facts: in JSON, all that answers depend on besides the weights.
     """
 
     origin: str
     task: str
-    reads: str
-    num_texts: int = 1
+    head: type[Head]
+    num_fields: int = 1
     fewest: int | None = None
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
         self.name, self.what = self.origin, f"a model fine-tuned on {self.task}"
-        count = self.num_texts if self.reads == "texts" else 2
-        self._columns = _COLUMNS.get(self.reads, ())[:count]
-        self._fewest = self.fewest or len(self._columns)
+
+    @property
+    def reads(self) -> str:
+        """The kind of its inputs, a key of `inputs.FORMS`."""
+        return self.head.reads
 
     @abc.abstractmethod
     def read_inputs(self, source: Source) -> Iterator[Input]:
@@ -428,14 +427,12 @@ class Predictor(Model, abc.ABC):
     def _object(self, number: int, one: Any) -> Mapping[str, Any]:
         if isinstance(one, Mapping):
             return one
-        one = plain(one)
-        is_list = isinstance(one, Iterable) and not isinstance(one, str)
-        if self.reads == "words" and (is_list or isinstance(one, str)):
-            return {"words": list(one)} if is_list else {"text": one}
-        parts = tuple(one) if is_list else (one,) * isinstance(one, str)
-        if not self._columns or not self._fewest <= len(parts) <= len(self._columns):
-            raise UserError(
-                f"input {number} is {shown(one)}; {self.task} takes "
-                f"{' and '.join(self._columns) or 'words'}."
-            )
-        return dict(zip(self._columns, parts, strict=False))
+        one, most = plain(one), self.num_fields
+        if isinstance(one, Iterable):
+            found = self.head.object_of(one, self.fewest or most, most)
+            if found is not None:
+                return found
+        fields = " and ".join(self.head.fields[:most])
+        raise UserError(
+            f"input {number} is {shown(one)}; {self.task} takes {fields or 'words'}."
+        )

@@ -3,20 +3,18 @@
 
 from __future__ import annotations
 
-import bisect
 import os
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from electra_tf import startup
 from electra_tf.console import silent
 from electra_tf.errors import UserError
-from electra_tf.finetune import conll, inputs, qa
 from electra_tf.finetune.inputs import Input, Source
+from electra_tf.finetune.registry import TYPES
 from electra_tf.finetune.results import hparams_in
-from electra_tf.finetune.task import rounded
 from electra_tf.inference import finetuned, pretrained_model
 from electra_tf.inference.model import Model, Predictor, plain
 from electra_tf.inference.scoring import chunks
@@ -107,96 +105,48 @@ class SavedModelPredictor(Predictor):
 
     def __init__(self, folder: Path, call: Any, manifest: dict[str, Any]):
         self._call = call
-        self._takes = tuple(sorted(call.structured_input_signature[1]))
-        self._is_tagger = "words" in call.structured_outputs
-        reads = "questions" if "question" in self._takes else "texts"
-        super().__init__(
-            str(folder.absolute()),
-            manifest.get("task", folder.parent.name),
-            "words" if self._is_tagger else reads,
-            len(self._takes),
-        )
-        self._choices = [*map(tuple, manifest.get("columns", [])), self._takes]
-        self._identity = tuple(manifest.get("identity", ("id", "index")))
-        self._word_column = manifest.get("words", "words")
-        self._delimiter = manifest.get("delimiter")
+        head = TYPES[manifest.get("type") or _type_of(call.structured_outputs)].head
+        takes = {*call.structured_input_signature[1]}
+        fields = [name for name in head.fields if name in takes]
+        columns = [*manifest.get("columns", []), fields]
+        usual = {"identity": ("id", "index"), "words": "words"}
+        self._settings = usual | manifest | {"columns": columns}
+        name = manifest.get("task", folder.parent.name)
+        super().__init__(str(folder.absolute()), name, head, len(fields))
+        self._takes = takes
 
     def read_inputs(self, source: Source) -> Iterator[Input]:
         """Reads inputs by the columns of the task's description."""
-        if self.reads == "texts":
-            source = source._replace(delimiter=self._delimiter)
-            return inputs.texts(source, self._choices, self._identity)
-        if self.reads == "words":
-            return conll.words(source, self._word_column, self._identity)
-        return qa.questions(source)
+        return self.head.read_inputs(source, self._settings)
 
     def predictions(
         self, inputs: Iterable[Input]
     ) -> Iterator[tuple[Input, dict[str, Any]]]:
         """Yields each input with its prediction, in order."""
-        import tensorflow as tf
-
         for chunk in chunks(inputs, _BATCH):
-            texts = [one.fields for one in chunk]
-            if self._is_tagger:
-                texts = [{"text": " ".join(x.get("words", ()))} | x for x in texts]
-            columns = {
-                name: tf.constant([encoded(one[name]) for one in texts])
-                for name in self._takes
-            }
+            given = [self.head.served_inputs(one.fields) for one in chunk]
+            columns = {n: _strings([one[n] for one in given]) for n in self._takes}
             outputs = {k: v.numpy() for k, v in self._call(**columns).items()}
-            for row, one in enumerate(chunk):
-                answer = {name: plain(values[row]) for name, values in outputs.items()}
-                yield one, self._answer_of(one.fields, answer)
-
-    def _answer_of(self, fields: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
-        """Same keys as `Task.prediction`."""
-        if self._is_tagger and "words" in fields:
-            return _tags(fields["words"], row)
-        if self._is_tagger:
-            count = row["num_words"]
-            shares = [*map(rounded, row["probabilities"][:count])]
-            tagged = {"tags": row["labels"][:count], "probabilities": shares}
-            return {"words": row["words"][:count]} | tagged
-        if "value" in row:
-            return {"value": rounded(row["value"])}
-        if "answer" in row:
-            return _answer(row)
-        values = map(rounded, row["probabilities"])
-        shares = dict(zip(row["labels"], values, strict=True))
-        if "label" in row:
-            return {"label": row["label"], "probabilities": shares}
-        labels = [name for name, share in shares.items() if share > 0.5]
-        return {"labels": labels, "probabilities": shares}
+            for number, one in enumerate(chunk):
+                row = {name: plain(values[number]) for name, values in outputs.items()}
+                yield one, self.head.prediction(one.fields, row)
 
 
-def _tags(words: list[str], row: dict[str, Any]) -> dict[str, Any]:
-    """The tag of each word: that of the first word that the graph finds in it.
+def _strings(values: list[Any]) -> Any:
+    """A tensor of texts [B], or of lists of texts [B, C], filled up with ""."""
+    import tensorflow as tf
 
-    As in `TaggingTask`, a word that the tokenizer drops gets the next word's tag. At
-    the end it would be the tag of [SEP], which the graph does not return: it is "O",
-    without a probability.
-    """
-    starts = [start for start in row["starts"] if start >= 0]
-    tags, shares, first = [], [], 0
-    for word in words:
-        place = bisect.bisect_left(starts, first)
-        is_found = place < len(starts)
-        tags.append(row["labels"][place] if is_found else "O")
-        shares.append(rounded(row["probabilities"][place]) if is_found else None)
-        first += len(word) + 1
-    return {"tags": tags, "probabilities": shares}
+    if isinstance(values[0], str):
+        return tf.constant([*map(encoded, values)])
+    lists = [[*map(encoded, one)] for one in values]
+    return tf.ragged.constant(lists, tf.string, ragged_rank=1).to_tensor("")
 
 
-def _answer(row: dict[str, Any]) -> dict[str, Any]:
-    answer = {name: row[name] for name in ("answer", "start", "end")}
-    numbers = [n for n in ("score", "probability", "null_odds") if n in row]
-    answer |= {name: rounded(row[name]) for name in numbers}
-    if row["start"] < 0:
-        answer |= {"start": None, "end": None, "score": 0.0}
-    if "null_odds" in row:
-        answer["has_answer"] = bool(row["has_answer"])
-    return answer
+def _type_of(outputs: Collection[str]) -> str:
+    """The type of a task that was exported before manifests said it."""
+    names = {"words": "tagging", "answer": "qa", "value": "regression"}
+    names |= {"label": "classification", "labels": "multilabel"}
+    return next(kind for name, kind in names.items() if name in outputs)
 
 
 def load(

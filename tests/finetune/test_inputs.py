@@ -361,13 +361,13 @@ def test_questions_must_be_objects(tmp_path):
     for qas in ("who ?", ["who ?"], [["who ?"]]):
         path.write_text(json.dumps({"context": QUESTION["context"], "qas": qas}))
         with pytest.raises(UserError, match=f"{path}, line 1: "):
-            list(questions(open_source(str(path), None, "questions")))
+            list(questions(open_source(str(path), None, "records")))
 
 
 def test_rows_of_questions_are_whole(tmp_path):
     def read(name, text):
         (tmp_path / name).write_text(text)
-        source = open_source(str(tmp_path / name), None, "questions")
+        source = open_source(str(tmp_path / name), None, "records")
         return [one.fields for one in questions(source)]
 
     for name, sign in (("a.csv", ","), ("a.tsv", "\t")):

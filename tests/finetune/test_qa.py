@@ -263,7 +263,7 @@ def test_forms_of_questions(tmp_path, name, content):
     assert (example.question_id, example.question) == ("q", "who ?")
     assert (example.first, example.answer, example.context) == (4, "dog", CONTEXT)
     assert task.read("dev")[0].answers == ("dog",)
-    source = open_source(str(tmp_path / name), None, "questions")
+    source = open_source(str(tmp_path / name), None, "records")
     [asked] = qa.questions(source)
     assert asked.fields == {"id": "q", "question": "who ?", "context": CONTEXT}
 
