@@ -122,18 +122,8 @@ class ScoresHead(Head):
       has_hidden_layer: with GELU before the scores, as in transformers' heads.
     """
 
-    reads = "texts"
-    fields = ("text", "text_b")
-
     num_labels: int = 1
     has_hidden_layer: bool = False
-
-    @staticmethod
-    def read_inputs(source, settings):
-        """Texts in columns, separated as in the task's own files."""
-        source = source._replace(delimiter=settings.get("delimiter"))
-        columns = [*map(tuple, settings["columns"])]
-        return inputs.texts(source, columns, tuple(settings["identity"]))
 
     @classmethod
     def stored(cls, facts, config):
@@ -146,16 +136,31 @@ class ScoresHead(Head):
         return hidden | {"dense": (width, self.num_labels)}
 
     def scores(self, dense, hidden, seed):
-        """float32 [B, num_labels]; `seed` switches dropout on."""
+        """float32 [..., num_labels] of states [..., L, H]; `seed` switches dropout on."""
         import tensorflow as tf
 
         from electra_tf.model.dropout import dropout
         from electra_tf.model.transformer_layer import gelu
 
-        pooled = dropout(hidden[:, 0], 0.1, seed)
+        pooled = dropout(hidden[..., 0, :], 0.1, seed)
         if self.has_hidden_layer:
             pooled = gelu(dense["hidden"](pooled))
         return tf.cast(dense["dense"](pooled), tf.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class TextHead(ScoresHead):
+    """Answers about a text, or a pair."""
+
+    reads = "texts"
+    fields = ("text", "text_b")
+
+    @staticmethod
+    def read_inputs(source, settings):
+        """Texts in columns, separated as in the task's own files."""
+        source = source._replace(delimiter=settings.get("delimiter"))
+        columns = [*map(tuple, settings["columns"])]
+        return inputs.texts(source, columns, tuple(settings["identity"]))
 
     @abstractmethod
     def values(self, outputs):
@@ -198,7 +203,7 @@ class ScoresHead(Head):
 
 
 @dataclasses.dataclass(frozen=True)
-class LabelsHead(ScoresHead):
+class LabelsHead(TextHead):
     """A score for each class."""
 
     def values(self, outputs):
@@ -332,7 +337,7 @@ class FlagsHead(LabelsHead):
         return tf.reduce_mean(losses, axis=-1)
 
 
-class NumberHead(ScoresHead):
+class NumberHead(TextHead):
     """A number; squared error."""
 
     kind = "regression"

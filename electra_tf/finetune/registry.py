@@ -68,6 +68,12 @@ def make_tasks(
                 "false, or answerable_classifier to true."
             )
         task.check()
+    several = [name for name, task in named.items() if task.has_choices]
+    if several and len(named) > 1:
+        raise UserError(
+            f"task_names: {several[0]} has several sequences for each example; "
+            "fine-tune it alone."
+        )
     kinds = {name: task.head.kind for name, task in named.items()}
     weighted = {n for n, task in named.items() if hasattr(task.head, "class_weights")}
     if wrong := config.class_weights.keys() - weighted:

@@ -237,7 +237,7 @@ def shown_examples(store, tasks: list[Task]) -> Iterator[str]:
     for number, task in enumerate(tasks):
         rows = [i for i in range(len(store)) if store["task_id"][i] == number]
         for row in rows[:_SHOWN]:
-            ids = store["input_ids"][row][: store.lengths[row]]
+            ids = store["input_ids"][row][store["input_mask"][row] > 0]
             tokens = " ".join(task.tokenizer.convert_ids_to_tokens(ids))
             yield f"{task.name}: {tokens}"
             for spec in task.feature_specs():
