@@ -136,7 +136,7 @@ class ScoresHead(Head):
         return hidden | {"dense": (width, self.num_labels)}
 
     def scores(self, dense, hidden, seed):
-        """Of states [..., L, H] float32 [..., num_labels]; `seed` switches dropout on."""
+        """float32 [..., num_labels], of states [..., L, H]; `seed` drops some out."""
         import tensorflow as tf
 
         from electra_tf.model.dropout import dropout
