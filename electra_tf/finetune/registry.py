@@ -25,7 +25,7 @@ import absl.logging
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
-from electra_tf.finetune import classification, glue, qa, tagging
+from electra_tf.finetune import classification, glue, multiple_choice, qa, tagging
 from electra_tf.finetune.tagging import ChunkTask
 from electra_tf.finetune.task import (
     TEXT,
@@ -43,6 +43,7 @@ from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
 TYPES: dict[str, TaskType] = classification.TYPES | tagging.TYPES | qa.TYPES
+TYPES |= multiple_choice.TYPES
 # Names go into those of files and variables.
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 

@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Multiple choice: which of several texts goes with a text?
+
+    "tasks": {"swag": {"type": "multiple_choice", "train": "train.csv", "dev":
+              "dev.csv", "text_a": "sent1", "choices": ["ending0", "ending1"],
+              "label": "label"}}
+
+`choices` are columns, or one column with a list; rows may have different numbers of
+them. `label` is the number of the right one from 0, or its text. Each choice is read
+with the text as a pair; a linear layer on [CLS] scores it (Radford et al., 2018).
+
+Shapes: B examples, C choices of the longest list, L length.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from electra_tf.errors import UserError
+from electra_tf.finetune import inputs, task
+from electra_tf.finetune.classification import ScoresHead, truncate_pair
+from electra_tf.finetune.inputs import Input, refuse, shown
+from electra_tf.finetune.task import (
+    COLUMN,
+    DELIMITER,
+    FeatureSpec,
+    Scorer,
+    Task,
+    TaskType,
+    cross_entropy,
+    of_types,
+)
+from electra_tf.text import tokenization
+
+_ABSENT = -1e9  # the score of a choice that is not there
+
+
+class ChoiceExample(NamedTuple):
+    """A text and what may go with it."""
+
+    eid: int
+    text: str
+    choices: list[str]
+    label: int = 0
+    id: Any = None  # the user's own
+
+
+def _fields(row: Mapping[Any, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a row; ValueError where something is missing."""
+    if settings["text"] not in row:  # an input in Python
+        settings = {**settings, "text": "text", "choices": "choices"}
+    text, columns = row.get(settings["text"]), settings["choices"]
+    if isinstance(columns, list):
+        choices = [row.get(column) for column in columns]
+        while choices and choices[-1] in (None, ""):
+            choices.pop()  # of rows with fewer
+    else:
+        choices = row.get(columns)
+    if not isinstance(text, str | int | float):
+        raise ValueError(f"no text in column {settings['text']!r}")
+    if not isinstance(choices, list) or len(choices) < 2:
+        raise ValueError(f"the choices are {shown(choices)}, not a list of two or more")
+    if wrong := [x for x in choices if not isinstance(x, str | int | float) or x == ""]:
+        raise ValueError(f"a choice is {shown(wrong[0])}, not a text")
+    fields = inputs.identity_of(row, tuple(settings["identity"]))
+    return fields | {"text": str(text), "choices": [*map(str, choices)]}
+
+
+@dataclasses.dataclass(frozen=True)
+class ChoiceHead(ScoresHead):
+    """A score for each choice, from its state at [CLS]; dropout before it."""
+
+    kind = "multiple_choice"
+    reads = "records"
+    fields = ("text", "choices")
+
+    @staticmethod
+    def read_inputs(source, settings):
+        """A text and its choices."""
+        source = source._replace(delimiter=settings.get("delimiter"))
+        for where, row in inputs.records(source):
+            try:
+                yield Input(where, _fields(row, settings))
+            except ValueError as error:
+                refuse(where, str(error))
+
+    def outputs(self, dense, hidden, features, training, seed):
+        """logits [B, C] and predictions [B]; logits [B] of single sequences."""
+        import tensorflow as tf
+
+        logits = self.scores(dense, hidden, seed)[..., 0]
+        is_there = tf.reduce_max(features["input_mask"], axis=-1) > 0
+        logits = tf.where(is_there, logits, _ABSENT)
+        return {"logits": logits, "predictions": tf.argmax(logits, axis=-1)}
+
+    def loss(self, outputs, features, training):
+        """Needs label_ids, int32 [B]."""
+        return cross_entropy(features["label_ids"], outputs["logits"])
+
+    def text_shapes(self, facts):
+        """text, and choices filled up with ""."""
+        return {"text": [None], "choices": [None, None]}
+
+    def answer_texts(self, model, text, choices):
+        """label int32 and choice string [B], probabilities float32 [B, C]."""
+        import tensorflow as tf
+
+        from electra_tf.text import tf_packing
+
+        text, choices = tf_packing.of_same_rows("text and choices", text, choices)
+        rows, count = tf.unstack(tf.shape(choices))
+        first = model.tokenizer.tokenize(text)
+        first = tf.gather(first, tf.repeat(tf.range(rows), count))
+        segments = [first, model.tokenizer.tokenize(tf.reshape(choices, [-1]))]
+        segments = tf_packing.truncate(segments, model.config.max_seq_length)
+        logits = tf_packing.map_rows(
+            lambda inputs: model.outputs(inputs)["logits"][:, None],
+            *(segments, model.tokenizer.vocab, 1),
+        )
+        logits = tf.reshape(logits, [rows, count])
+        logits = tf.where(choices == "", _ABSENT, logits)
+        best = tf.argmax(logits, axis=-1, output_type=tf.int32)
+        return {
+            "label": best,
+            "choice": tf.gather(choices, best, batch_dims=1),
+            "probabilities": tf.nn.softmax(logits),
+        }
+
+    def answer_ids(self, model, inputs):
+        """logits [B], a score of each sequence."""
+        return {"logits": model.outputs(inputs)["logits"]}
+
+    def checks(self, model, predictor, texts, is_exact):
+        """Each text with the others; the last has one less."""
+        texts = [text for text in texts if text]
+        choices = [[x for x in texts if x != text] for text in texts]
+        choices[-1] = choices[-1][:-1]
+        rows = predictor.predict(zip(texts, choices, strict=True))
+        width = max(map(len, choices))
+
+        def filled(values, fill):
+            return [[*one, *[fill] * (width - len(one))] for one in values]
+
+        shares = filled([row["probabilities"] for row in rows], 0.0)
+        expected = {"probabilities": np.array(shares)}
+        if is_exact:
+            expected["label"] = np.array([row["label"] for row in rows])
+        return [({"text": texts, "choices": filled(choices, "")}, expected)]
+
+    @staticmethod
+    def prediction(fields, row):
+        """The number of the best choice, its text, and the probability of each."""
+        label, choices = row["label"], fields["choices"]
+        shares = [*map(task.rounded, row["probabilities"][: len(choices)])]
+        return {"label": label, "choice": choices[label], "probabilities": shares}
+
+
+class ChoiceScorer(Scorer):
+    """The share of examples whose best choice is the right one."""
+
+    def get_results(self) -> list[tuple[str, float]]:
+        """accuracy and the mean loss."""
+        right = self.values("label_ids") == self.values("predictions")
+        loss = float(self.values("loss").mean(dtype=np.float64))
+        return [("accuracy", 100.0 * float(right.mean())), ("loss", loss)]
+
+
+class MultipleChoiceTask(Task):
+    """A text and several choices, one of which is right."""
+
+    has_choices = True
+    main_metric = "accuracy"
+
+    @property
+    def head(self) -> ChoiceHead:
+        """One score for each sequence."""
+        return ChoiceHead()
+
+    def settings(self) -> dict[str, Any]:
+        """Also where a table has the texts and ids."""
+        given = self.description
+        found = {"text": given.get("text_a", "text")}
+        found["choices"] = given.get("choices", "choices")
+        found["identity"] = (given.get("id", "id"),)
+        if delimiter := given.get("delimiter"):
+            found["delimiter"] = delimiter
+        return super().settings() | found
+
+    def examples(self, split: str) -> list[ChoiceExample]:
+        """All rows whose label is one of the choices."""
+        rows: list[tuple[str, dict[str, Any], str]] = []
+        settings = self.settings()
+        choices, label = settings["choices"], self.description["label"]
+        first = choices[0] if isinstance(choices, list) else choices
+        wanted = [settings["text"], first, *[label] * (split != "test")]
+        for where, row in inputs.records(self.source(split), [tuple(wanted)]):
+            try:
+                if None in row:
+                    raise ValueError(row[None])
+                right = "0" if split == "test" else str(row.get(label)).strip()
+                rows.append((where, _fields(row, settings), right))
+            except ValueError as error:
+                self.bad(split, where, str(error))
+        numbers = [_numbers(right, fields["choices"]) for _, fields, right in rows]
+        columns = zip(*numbers, strict=True)
+        counts = [sum(x is not None for x in column) for column in columns]
+        if split != "test" and counts and counts[0] == counts[1]:
+            raise UserError(
+                f"{self.path(split)}: column {label!r} fits {counts[0]} rows as the "
+                "number of a choice, from 0, and as many as its text.\nWrite one of "
+                "the two."
+            )
+        by_text, found = bool(counts) and counts[1] > counts[0], []
+        for (where, fields, right), both in zip(rows, numbers, strict=True):
+            if both[by_text] is None:
+                what = "the text of a choice" if by_text else "the number of a choice"
+                self.bad(split, where, f"the label is {shown(right)}, not {what}")
+            else:
+                found.append(self.input_example(len(found), fields, both[by_text]))
+        return found
+
+    def input_example(
+        self, number: int, fields: dict[str, Any], label: int = 0
+    ) -> ChoiceExample:
+        """With any label if there is none."""
+        text, choices = fields["text"], fields["choices"]
+        return ChoiceExample(number, text, choices, label, fields.get("id"))
+
+    def feature_specs(self) -> tuple[FeatureSpec, ...]:
+        """label_ids and eid."""
+        return FeatureSpec("label_ids", (), "int32"), FeatureSpec("eid", (), "int32")
+
+    def featurize(self, example: ChoiceExample, is_training: bool) -> Iterator[dict]:
+        """[CLS] text [SEP] choice [SEP] for each choice, the longer one cut first."""
+        vocab, rows = self.tokenizer.vocab, []
+        text = self.tokenizer.encode(example.text)
+        for choice in map(self.tokenizer.encode, example.choices):
+            room = tokenization.room(self.config.max_seq_length, choice)
+            a, b = truncate_pair(text, choice, room)
+            self.num_cut += len(text) + len(choice) - len(a) - len(b)
+            rows.append(tokenization.join(vocab, a, b))
+        yield {
+            "input_ids": [row.input_ids for row in rows],
+            "segment_ids": [row.segment_ids for row in rows],
+            "label_ids": example.label,
+            "eid": example.eid,
+        }
+
+    def scorer(self, split: str) -> Scorer:
+        """By accuracy."""
+        return ChoiceScorer()
+
+    def prediction(self, example, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        """The number of the best choice, its text, and the probability of each."""
+        [row] = rows
+        logits = np.asarray(row["logits"], np.float64)[: len(example.choices)]
+        shares = np.exp(logits - logits.max())
+        answer = {"label": int(logits.argmax()), "probabilities": shares / shares.sum()}
+        return self.head.prediction({"choices": example.choices}, answer)
+
+    def write_predictions(self, split, scorer, directory) -> list[str]:
+        """JSONL: text, choices, the prediction, of a dev set also the right number."""
+        examples, rows = {e.eid: e for e in self.read(split)}, []
+        for row in sorted(scorer.rows, key=lambda row: int(row["eid"])):
+            one = examples[int(row["eid"])]
+            given = {} if one.id is None else {"id": one.id}
+            given |= {"text": one.text, "choices": one.choices}
+            right = {"correct": one.label} if split in self.splits("dev") else {}
+            rows.append({"eid": one.eid} | given | self.prediction(one, [row]) | right)
+        return [task.write_jsonl(Path(directory) / f"{self.name}_{split}.jsonl", rows)]
+
+
+def _numbers(label: str, choices: list[str]) -> tuple[int | None, int | None]:
+    """The right choice, if the label is its number, and if it is its text."""
+    number = int(label) if label.isdecimal() else len(choices)
+    is_text = choices.count(label) == 1
+    return (
+        number if number < len(choices) else None,
+        choices.index(label) if is_text else None,
+    )
+
+
+_CHOICES = of_types("a list of columns, or a column with a list", list, str).needed
+_KEYS = {"text_a": COLUMN.needed, "choices": _CHOICES, "label": COLUMN.needed}
+TYPES = {
+    "multiple_choice": TaskType(
+        MultipleChoiceTask, ChoiceHead, _KEYS | {"id": COLUMN, "delimiter": DELIMITER}
+    )
+}
