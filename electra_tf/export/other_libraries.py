@@ -135,19 +135,22 @@ def _number(task: ExportedTask, network: Network, head) -> Network:
 
 
 def _two_layers(task, network: Network, first, last, labels) -> Network:
-    """A text classifier; units of the layer between that are not needed are 0."""
+    """A head with GELU between; its units that are not needed are 0."""
+    names = f"{networks.CLASSIFIER}dense/", networks.TEXT_CLASSIFIER
+    if task.facts.kind == "multiple_choice":
+        names = networks.SUMMARY, networks.CLASSIFIER
     width = network.shape.hidden_size
     spare = width - len(first[1])
     arrays = {
-        f"{networks.CLASSIFIER}dense/kernel": np.pad(first[0], ((0, 0), (0, spare))),
-        f"{networks.CLASSIFIER}dense/bias": np.pad(first[1], (0, spare)),
-        f"{networks.TEXT_CLASSIFIER}kernel": np.pad(last[0], ((0, spare), (0, 0))),
-        f"{networks.TEXT_CLASSIFIER}bias": last[1],
+        f"{names[0]}kernel": np.pad(first[0], ((0, 0), (0, spare))),
+        f"{names[0]}bias": np.pad(first[1], (0, spare)),
+        f"{names[1]}kernel": np.pad(last[0], ((0, spare), (0, 0))),
+        f"{names[1]}bias": last[1],
     }
     return network._replace(
         tensors=network.tensors | {k: np.float32(v) for k, v in arrays.items()},
         labels=tuple(labels),
-        problem_type=PROBLEMS[task.facts.kind],
+        problem_type=PROBLEMS.get(task.facts.kind),
         num_texts=task.facts.num_texts,
     )
 
@@ -164,7 +167,7 @@ def _spans(task: ExportedTask, network: Network, head) -> Network:
 
 
 _HEADS = {"tagging": _tags, "qa": _spans, **dict.fromkeys(PROBLEMS, _labels)}
-_HEADS["regression"] = _number
+_HEADS |= {"regression": _number, "multiple_choice": _labels}
 
 
 def _check(task: ExportedTask, network: Network, pad_id: int):
@@ -186,6 +189,7 @@ def _check(task: ExportedTask, network: Network, pad_id: int):
         expected = np.stack([found["start_logits"], found["end_logits"]], -1)
     else:
         expected = found["logits"].numpy()
+        expected = expected[:, None] if expected.ndim == 1 else expected  # of a choice
     return verification.compare(
         "electra_tf as fine-tuned", {"logits": expected}, ours, counts
     )

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import JSON_ERRORS, UserError
 from electra_tf.finetune import inputs, qa_answers
 from electra_tf.finetune.inputs import Input, Source, refuse, shown
@@ -231,25 +230,6 @@ class _Document(NamedTuple):
         return int(np.searchsorted(self.splits, token, side="right")) - 1
 
 
-def check_window(config: FinetuningConfig) -> None:
-    """Raises a UserError where a long question leaves no room for a text."""
-    length, limit = config.max_seq_length, config.max_seq_length
-    if config.max_query_length > length - 4:
-        raise UserError(
-            f"max_query_length {config.max_query_length} leaves no room for a text in "
-            f"max_seq_length {length}.\nSet max_query_length to {length - 4} or less, "
-            "better to a quarter of it, or raise max_seq_length."
-        )
-    name = "beam_size" if config.joint_prediction else "n_best_size"
-    if config.joint_prediction:
-        limit = min([length, *(config.length_buckets or [])])
-    if getattr(config, name) > limit:
-        raise UserError(
-            f"{name} {getattr(config, name)} is more than the {limit} tokens of a "
-            "sequence (max_seq_length, length_buckets)."
-        )
-
-
 def split_words(text: str) -> tuple[list[str], list[int]]:
     """The words of a text, and the first character of each."""
     words = [*re.finditer(f"[^{_WHITE_SPACE}]+", text)]
@@ -366,7 +346,6 @@ class SpanHead(Head):
         """See `qa_graph.answers`."""
         from electra_tf.finetune import qa_graph
 
-        check_window(model.config)
         return qa_graph.answers(model, question, context)
 
     def answer_ids(self, model, inputs):
@@ -468,7 +447,7 @@ class QATask(Task):
 
     def __init__(self, name, config, tokenizer):
         super().__init__(name, config, tokenizer)
-        check_window(config)
+        qa_answers.check_window(config)
         self.is_v2 = bool(self.description.get("has_impossible", name == "squad"))
         self.is_mrqa = name in MRQA
         usual = "offsets" if self.description else "original"

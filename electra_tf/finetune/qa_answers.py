@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from electra_tf.config.finetuning import FinetuningConfig
+from electra_tf.errors import UserError
 from electra_tf.finetune.task import Scorer
 from electra_tf.text.tokenization import basic_tokenize
 from electra_tf.text.unicode_classes import UNSPACED
@@ -414,3 +415,22 @@ class QAScorer(Scorer):
     def is_degenerate(self) -> bool:
         """Whether every question gets the same answer."""
         return len(self.predictions) > 1 and len(set(self.predictions.values())) == 1
+
+
+def check_window(config: FinetuningConfig) -> None:
+    """Raises a UserError where a long question leaves no room for a text."""
+    length, limit = config.max_seq_length, config.max_seq_length
+    if config.max_query_length > length - 4:
+        raise UserError(
+            f"max_query_length {config.max_query_length} leaves no room for a text in "
+            f"max_seq_length {length}.\nSet max_query_length to {length - 4} or less, "
+            "better to a quarter of it, or raise max_seq_length."
+        )
+    name = "beam_size" if config.joint_prediction else "n_best_size"
+    if config.joint_prediction:
+        limit = min([length, *(config.length_buckets or [])])
+    if getattr(config, name) > limit:
+        raise UserError(
+            f"{name} {getattr(config, name)} is more than the {limit} tokens of a "
+            "sequence (max_seq_length, length_buckets)."
+        )

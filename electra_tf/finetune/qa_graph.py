@@ -122,6 +122,7 @@ def windows_on(document: tf.RaggedTensor, query: tf.RaggedTensor, config) -> _Wi
 
     Raises `UserError` where a long question leaves no room for any.
     """
+    qa_answers.check_window(config)
     total = tf.cast(document.row_lengths(), tf.int32)
     room = config.max_seq_length - tf.cast(query.row_lengths(), tf.int32) - 3
     stride = tf.minimum(room, config.doc_stride)

@@ -36,7 +36,14 @@ from electra_tf.inference.scoring import chunks
 from electra_tf.interop import huggingface, readers
 from electra_tf.interop.checkpoint import FINETUNE, fit_rows
 from electra_tf.interop.huggingface import ARCHITECTURES
-from electra_tf.interop.networks import CLASSIFIER, EMBEDDINGS, TEXT_CLASSIFIER, Network
+from electra_tf.interop.networks import (
+    CLASSIFIER,
+    EMBEDDINGS,
+    SPANS,
+    SUMMARY,
+    TEXT_CLASSIFIER,
+    Network,
+)
 from electra_tf.storage import checkpoints
 from electra_tf.storage.manifest import MANIFEST, read_json
 from electra_tf.storage.mirror import bring_model
@@ -47,7 +54,7 @@ from electra_tf.text.vocabulary import Vocabulary
 _CHUNK = 512
 _SEGMENTS = EMBEDDINGS + "token_type_embeddings"
 _ENDINGS = ("ForTokenClassification", "ForSequenceClassification")
-_ENDINGS += ("ForQuestionAnswering",)
+_ENDINGS += ("ForQuestionAnswering", "ForMultipleChoice")
 # Kind of head -> what transformers calls the problem.
 PROBLEMS = {
     "classification": "single_label_classification",
@@ -93,7 +100,7 @@ def _predictor(folder: Path, config: Mapping[str, Any]) -> TaskPredictor:
     manifest = folder / MANIFEST
     manifest = read_json(manifest) if manifest.is_file() else {}
     labels: tuple[str, ...] = ()
-    if kind not in ("regression", "qa"):
+    if kind in PROBLEMS and kind != "regression" or kind == "tagging":
         # A tagger's id2label has other letters.
         labels = tuple(manifest.get("labels", ()))
         labels = labels or _labels(folder, config, kind, count)
@@ -103,7 +110,8 @@ def _predictor(folder: Path, config: Mapping[str, Any]) -> TaskPredictor:
     length = huggingface.max_length(folder, network.shape) or _LONGEST
     length = min(length, _LONGEST, network.shape.max_position_embeddings)
     description = {"type": kind, "scheme": "plain", "has_impossible": is_v2}
-    description |= {k: settings[k] for k in ("delimiter",) if k in settings}
+    keys = {"delimiter": "delimiter", "text_a": "text", "choices": "choices"}
+    description |= {k: settings[v] for k, v in keys.items() if v in settings}
     hparams = {
         "task_names": [kind],
         "tasks": {kind: description},
@@ -130,7 +138,7 @@ def _predictor(folder: Path, config: Mapping[str, Any]) -> TaskPredictor:
     from electra_tf.finetune.model import build_finetuning_model
 
     head = registry.head_of(facts, config)
-    if kind in PROBLEMS:
+    if kind in PROBLEMS or kind == "multiple_choice":
         head = dataclasses.replace(head, has_hidden_layer=True)
     model = build_finetuning_model(config, {kind: head}, dtype="float32")
     weights = checkpoints.of_arrays(str(folder), _tensors(network, kind))
@@ -149,8 +157,9 @@ def _kind_of(folder: Path, network: Network, config: Mapping[str, Any]) -> str:
             f"those of {found}.",
             EXIT_DAMAGED,
         )
-    if network.head() != TEXT_CLASSIFIER:
-        return "tagging" if network.head() == CLASSIFIER else "qa"
+    kinds = {CLASSIFIER: "tagging", SPANS: "qa", SUMMARY: "multiple_choice"}
+    if network.head() in kinds:
+        return kinds[network.head()]
     count = len(network.tensors[f"{TEXT_CLASSIFIER}bias"])
     default = PROBLEMS["regression" if count == 1 else "classification"]
     problem = config.get("problem_type") or default
@@ -186,6 +195,8 @@ def _tensors(network: Network, kind: str) -> dict[str, np.ndarray]:
     found, scope = dict(network.tensors), f"task_specific/{kind}/"
     if kind in PROBLEMS:
         layers = {"hidden": f"{CLASSIFIER}dense/", "dense": TEXT_CLASSIFIER}
+    elif kind == "multiple_choice":
+        layers = {"hidden": SUMMARY, "dense": CLASSIFIER}
     else:
         layers = {"dense": network.head()}
     for layer, stored in layers.items():

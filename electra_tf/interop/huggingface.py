@@ -56,6 +56,7 @@ ARCHITECTURES = {
     networks.CLASSIFIER: "ElectraForTokenClassification",
     networks.TEXT_CLASSIFIER: "ElectraForSequenceClassification",
     networks.SPANS: "ElectraForQuestionAnswering",
+    networks.SUMMARY: "ElectraForMultipleChoice",
     None: "ElectraModel",
 }
 # Names of activations there -> here; of several for one of ours, the last is written.
@@ -289,6 +290,8 @@ def _compare_with_peer(
         for name in ("input_ids", "input_mask", "segment_ids")
     )
     inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": segments}
+    if architecture == ARCHITECTURES[networks.SUMMARY]:  # of one choice each
+        inputs = {name: tensor[:, None] for name, tensor in inputs.items()}
 
     def run(dtype) -> dict[str, np.ndarray]:
         with torch.no_grad():
@@ -679,6 +682,12 @@ def _write_card(
 ) -> None:
     task = _TASKS.get(architecture)
     is_qa = architecture == "ElectraForQuestionAnswering"
+    texts, batch = _ONE, "inputs"
+    if is_qa:
+        texts = f"{_TWO}, {_ONE}"
+    elif architecture == ARCHITECTURES[networks.SUMMARY]:
+        texts = '["The chef"] * 2, ["ate.", "sky."], padding=True'
+        batch = "{name: x[None] for name, x in inputs.items()}"
     facts = {
         "does": cards.fill(architecture),
         "origin": "It was exported from electra_tf"
@@ -686,9 +695,9 @@ def _write_card(
     }
     rest = None
     if task is None or is_qa:
-        texts = f"{_TWO}, {_ONE}" if is_qa else _ONE
         rest = cards.fill(f"{architecture}: rest", texts=texts)
         facts |= {"architecture": architecture, "texts": texts, "rest": rest}
+        facts["batch"] = batch
     else:
         inputs = '"The chef [MASK] the meal."' if task == "fill-mask" else _ONE
         if network.num_texts == 2:

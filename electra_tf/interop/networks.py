@@ -4,7 +4,7 @@
 In other libraries a model is one encoder with heads. So the discriminator and the
 generator of an ELECTRA model are separated: each gets a copy of shared embeddings, and
 the names of its weights begin with `electra/`, `discriminator_predictions/`,
-`generator_predictions/`, `classifier/` or `qa_outputs/`, whatever scope they come from.
+`generator_predictions/`, or those of a task's head, whatever scope they come from.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ EMBEDDINGS = "electra/embeddings/"
 CLASSIFIER = "classifier/"  # of tokens
 TEXT_CLASSIFIER = "classifier/out_proj/"  # after classifier/dense/ and GELU, at [CLS]
 SPANS = "qa_outputs/"  # scores of an answer's start and end
-TASK_HEADS = (TEXT_CLASSIFIER, CLASSIFIER, SPANS)  # the first found is meant
+# Before classifier/, with GELU, at [CLS] of a choice.
+SUMMARY = "sequence_summary/summary/"
+# The first found is meant.
+TASK_HEADS = (SUMMARY, TEXT_CLASSIFIER, CLASSIFIER, SPANS)
 DISCRIMINATOR, GENERATOR = "discriminator", "generator"
 # Of the networks of a model; the first that is there is its main network.
 FOLDERS = (DISCRIMINATOR, "encoder", GENERATOR)
@@ -183,7 +186,7 @@ def outputs(
 
     Returns of each "hidden" [B, L, H] and, by its head, "discriminator" [B, L] logits,
     "generator" [B, L, V] logits, or "logits" of a task: of tokens [B, L, labels], of
-    texts [B, labels], of starts and ends [B, L, 2].
+    texts [B, labels], of choices [B, 1], of starts and ends [B, L, 2].
     """
     results, built = [], None
     for network in found:
@@ -212,9 +215,11 @@ def _task_logits(network: Network, hidden: np.ndarray) -> np.ndarray:
     def dense(states, name):
         return states @ network.weight(f"{name}kernel") + network.weight(f"{name}bias")
 
-    if network.head() == TEXT_CLASSIFIER:
-        hidden = np.asarray(gelu(dense(hidden[:, 0], f"{CLASSIFIER}dense/")))
-    return dense(hidden, network.head())
+    head = network.head()
+    before = {TEXT_CLASSIFIER: f"{CLASSIFIER}dense/", SUMMARY: SUMMARY}.get(head)
+    if before:
+        hidden = np.asarray(gelu(dense(hidden[:, 0], before)))
+    return dense(hidden, CLASSIFIER if head == SUMMARY else head)
 
 
 def _layers(shape: ModelConfig, embedding_size: int, head: str | None):
@@ -276,6 +281,7 @@ _MODULES_OF_HEADS = (
     "classifier/dense",
     "classifier/out_proj",
     "qa_outputs",
+    "sequence_summary/summary",
 )
 # The weights of a module: our names and Hugging Face's.
 _DENSE = {"kernel": "weight", "bias": "bias"}

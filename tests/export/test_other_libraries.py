@@ -136,7 +136,7 @@ def test_tagged_names_are_whole_in_pipelines(tmp_path):
     names = run("waa wab waz waa wab")
     assert [name["word"] for name in names] == ["waa wab", "waa", "wab"]
     assert {name["entity_group"] for name in names} == {"X"}
-    assert electra_tf.load(directory)._task.labels == list(labels)
+    assert electra_tf.load(directory).reader.labels == list(labels)
     copy = shutil.copytree(directory, tmp_path / "copy")
     (copy / "manifest.json").unlink()  # Two outputs have one name then.
     [row] = electra_tf.load(copy).predict([["waa", "wab", "waz"]])

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import electra_tf
+from electra_tf import startup
 from electra_tf.errors import UserError
-from electra_tf.export import finetuned_task, saved_model
+from electra_tf.export import finetuned_task, other_libraries, saved_model
 from electra_tf.finetune import preprocessing
 from tests.helpers.own_task import own_tasks
 from tests.helpers.runs import check_ok, run_script
@@ -126,3 +127,25 @@ def test_served_answers_are_those_of_the_trial(tmp_path, trained):
         assert sum(one["probabilities"]) == pytest.approx(1, abs=1e-5)
     [row] = electra_tf.load(trial).predict({"a": WORDS[0], "c": WORDS[3:5]})
     assert row["probabilities"] == ours[0]["probabilities"]
+
+
+def test_transformers_scores_the_same(trained, tmp_path):
+    """ElectraForMultipleChoice; read back, it predicts as its trial does."""
+    startup.keep_triton_out()
+    import torch
+    import transformers
+
+    trial, _ = trained
+    task = finetuned_task.read_task(trial, "pick")
+    folder = other_libraries.write_task(task, tmp_path, log=lambda line: None) / "pick"
+    model = transformers.ElectraForMultipleChoice.from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    text, choices = WORDS[0], [WORDS[28], WORDS[2], WORDS[40]]
+    pairs = tokenizer([text] * 3, choices, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        theirs = model(**{name: x[None] for name, x in pairs.items()})
+    [ours] = electra_tf.load(trial).predict([(text, choices)])
+    [again] = electra_tf.load(folder).predict([(text, choices)])
+    shares = theirs.logits.softmax(-1)[0].numpy()
+    np.testing.assert_allclose(ours["probabilities"], shares, atol=1e-4)
+    np.testing.assert_allclose(again["probabilities"], shares, atol=1e-4)

@@ -139,7 +139,7 @@ TEXT, TAGS = "SequenceClassification", "TokenClassification"
         (TEXT, {"problem_type": "regression"}, "'regression' with 2 outputs"),
         (TEXT, {"architectures": [f"ElectraFor{TAGS}"]}, "the weights are those"),
         (TEXT, {"id2label": {"0": "a"}}, "id2label is .* 2 outputs"),
-        (TAGS, {"id2label": {"0": "a", "1": "a"}}, "id2label is .* 2 outputs"),
+        (TAGS, {"id2label": {"0": "a", "n": "a"}}, "id2label is .* 2 outputs"),
         (TEXT, {"id2label": {"n": "a", "y": "b"}}, "id2label is .* 2 outputs"),
         (TEXT, {"id2label": ["a", "b"]}, "id2label is .* 2 outputs"),
     ],

@@ -14,6 +14,7 @@ import electra_tf
 from electra_tf.errors import UserError
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.text.vocabulary import TokenizerConfig
+from electra_tf.train import distribution
 from electra_tf.train.distribution import CPU_DEVICES_VARIABLE
 from tests.helpers import forked_runs, without_tensorflow
 from tests.helpers.forked_runs import eagerly, metrics_of
@@ -79,6 +80,8 @@ def test_mistakes_are_found_without_tensorflow(data, tmp_path):
     ],
 )
 def test_mistakes(data, name, hparams, text, monkeypatch, tmp_path):
+    # TensorFlow has started in this process.
+    monkeypatch.setattr(distribution, "configure_devices", lambda config: None)
     monkeypatch.chdir(tmp_path)
     words = (data / "vocab.txt").read_text().replace("w7\n", "x7\n")
     (tmp_path / "other.txt").write_text(words)
