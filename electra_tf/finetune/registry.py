@@ -5,8 +5,8 @@
               "dev.tsv", "text_a": "sentence", "label": "class", "metric": "mcc"}}
 
 Types: classification, multilabel, regression (of one text, or two with text_b), tagging
-(words and tags on lines as CoNLL has them, or lists in JSONL; spans or plain tags), qa
-(files in SQuAD's form). Texts come from .tsv, .csv, .jsonl, .json or .parquet; paths
+(words and tags on lines as CoNLL has them, or lists in JSONL; spans or plain tags),
+multiple_choice, qa (files in SQuAD's form). Texts come from .tsv, .csv, .jsonl, .json or .parquet; paths
 are relative to --data-dir.
 """
 

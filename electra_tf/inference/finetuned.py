@@ -159,6 +159,13 @@ def _kind_of(folder: Path, network: Network, config: Mapping[str, Any]) -> str:
         )
     kinds = {CLASSIFIER: "tagging", SPANS: "qa", SUMMARY: "multiple_choice"}
     if network.head() in kinds:
+        usual = {"summary_type": "first", "summary_activation": "gelu"}
+        for key, value in usual.items() if network.head() == SUMMARY else ():
+            if config.get(key, value) != value:
+                raise UserError(
+                    f"{folder / huggingface.CONFIG}: {key} is {config[key]!r}; only "
+                    f"{value!r} can be read."
+                )
         return kinds[network.head()]
     count = len(network.tensors[f"{TEXT_CLASSIFIER}bias"])
     default = PROBLEMS["regression" if count == 1 else "classification"]

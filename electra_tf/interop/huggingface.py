@@ -48,6 +48,7 @@ _TASK_LAYERS = (
     {"classifier"},
     {"classifier.dense", "classifier.out_proj"},
     {"qa_outputs"},
+    {"sequence_summary.summary", "classifier"},
 )
 
 ARCHITECTURES = {
