@@ -6,8 +6,8 @@
 
 Types: classification, multilabel, regression (of one text, or two with text_b), tagging
 (words and tags on lines as CoNLL has them, or lists in JSONL; spans or plain tags),
-multiple_choice, qa (files in SQuAD's form). Texts come from .tsv, .csv, .jsonl, .json or .parquet; paths
-are relative to --data-dir.
+multiple_choice, qa (files in SQuAD's form). Texts come from .tsv, .csv, .jsonl,
+.json or .parquet; paths are relative to --data-dir.
 """
 
 from __future__ import annotations

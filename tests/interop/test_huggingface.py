@@ -361,7 +361,7 @@ def test_old_names_and_half_precision(foreign, stored):
 
 
 @pytest.mark.parametrize(
-    "head", ["classifier.out_proj", "sequence_summary.summary", "classifier.dense"]
+    "head", ["classifier.out_proj", "qa_outputs", "classifier.dense"]
 )
 def test_other_heads_are_left_out(foreign, head):
     def with_head(tensors):
