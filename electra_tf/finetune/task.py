@@ -494,7 +494,7 @@ def reasons(skipped: Iterable[str]) -> str:
         kind = re.sub(r"'[^']*'|\d+", "", line.partition(": ")[2])
         kinds.setdefault(kind, []).append(line)
     most = sorted(kinds.values(), key=len, reverse=True)[:3]
-    listed = "; ".join(f"{len(lines):,}, as {lines[0][:120]}" for lines in most)
+    listed = "; ".join(f"{len(lines):,}, as {lines[0][:_SHOWN]}" for lines in most)
     return f":\n{listed}" if listed else ""
 
 
