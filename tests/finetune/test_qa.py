@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from electra_tf.errors import UserError
 from electra_tf.finetune import preprocessing, qa, qa_answers
 from electra_tf.finetune.inputs import open_source
 from electra_tf.finetune.qa_graph import windows_on
 from electra_tf.text import tokenization, vocabulary
 from tests.helpers.own_task import own_tasks
+from tests.helpers.runs import refused
 
 CONTEXT = "the dog ran . the cat ran ."
 DOG = {"text": ["dog"], "answer_start": [4]}
@@ -37,16 +37,6 @@ def task_on(folder, train, dev=None, test=None, name="train.json", **more):
     files = {name: content for name, content in files.items() if content}
     [task] = own_tasks(folder, files, "qa", **more)
     return task
-
-
-def refused(function, *expected):
-    with pytest.raises(UserError) as caught:
-        function()
-    for word in expected:
-        assert word in str(caught.value), caught.value
-    for name in ("KeyError", "TypeError", "IndexError"):
-        assert name not in str(caught.value)
-    assert str(caught.value).count("\n") <= 2
 
 
 def answered(task, split, places):

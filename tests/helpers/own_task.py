@@ -13,7 +13,7 @@ WORDS = ("the", "dog", "cat", "ran", "who", "?", ".")
 
 
 def write_files(folder: Path, files: dict, words=WORDS, text=None) -> None:
-    """Writes texts, bytes or objects (as JSON), and a vocabulary of the words.
+    """Writes texts, bytes, objects (as JSON) or rows, and a vocabulary of the words.
 
     Args:
       text: the TokenizerConfig that stands beside the vocabulary.
@@ -22,6 +22,8 @@ def write_files(folder: Path, files: dict, words=WORDS, text=None) -> None:
     if text:
         write_settings(vocab, text)
     for name, content in files.items():
+        if name.endswith(".jsonl") and isinstance(content, (list, tuple)):
+            content = "".join(json.dumps(row) + "\n" for row in content)
         if not isinstance(content, (str, bytes)):
             content = json.dumps(content)
         if isinstance(content, str):
@@ -48,7 +50,7 @@ def own_tasks(
     """
     write_files(folder, files, words, text)
     description = {"type": kind}
-    if kind in ("classification", "regression"):
+    if kind in ("classification", "multilabel", "regression"):
         description |= {"text_a": "a", "label": "b"}
     for name in files:
         description[Path(name).name.partition(".")[0]] = name

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from electra_tf.errors import UserError
 from tests.helpers import forked_runs
 from tests.helpers.forked_runs import ROOT
 
@@ -172,6 +173,18 @@ def check_ok(done, *texts: str):
     for text in texts:
         assert text in done.stdout
     return done
+
+
+def refused(function, *texts: str, code: int | None = None) -> str:
+    """Checks that a call is refused, in at most three lines; returns its message."""
+    with pytest.raises(UserError) as caught:
+        function()
+    message = str(caught.value)
+    for text in texts:
+        assert text in message, message
+    assert len(message.splitlines()) <= 3 and "KeyError" not in message, message
+    assert code in (None, caught.value.exit_code), message
+    return message
 
 
 def check_refused(done, code: int, *texts: str) -> str:
