@@ -19,14 +19,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from electra_tf import startup
 from electra_tf.config.finetuning import FinetuningConfig, vocabulary_of
 from electra_tf.console import silent
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.finetune import preprocessing, registry
-from electra_tf.finetune.classification import TextTask
+from electra_tf.finetune.classification import NumberHead, TextTask
 from electra_tf.finetune.inputs import Input, Source, shown
 from electra_tf.finetune.results import hparams_in
 from electra_tf.finetune.tag_schemes import stored_scheme
@@ -36,14 +34,8 @@ from electra_tf.inference.scoring import chunks
 from electra_tf.interop import huggingface, readers
 from electra_tf.interop.checkpoint import FINETUNE, fit_rows
 from electra_tf.interop.huggingface import ARCHITECTURES
-from electra_tf.interop.networks import (
-    CLASSIFIER,
-    EMBEDDINGS,
-    SPANS,
-    SUMMARY,
-    TEXT_CLASSIFIER,
-    Network,
-)
+from electra_tf.interop.networks import Network
+from electra_tf.interop.task_heads import BY_LAYER, HEADS
 from electra_tf.storage import checkpoints
 from electra_tf.storage.manifest import MANIFEST, read_json
 from electra_tf.storage.mirror import bring_model
@@ -52,15 +44,6 @@ from electra_tf.text.vocabulary import Vocabulary
 
 # Sequences that are computed before the first prediction is made.
 _CHUNK = 512
-_SEGMENTS = EMBEDDINGS + "token_type_embeddings"
-_ENDINGS = ("ForTokenClassification", "ForSequenceClassification")
-_ENDINGS += ("ForQuestionAnswering", "ForMultipleChoice")
-# Kind of head -> what transformers calls the problem.
-PROBLEMS = {
-    "classification": "single_label_classification",
-    "multilabel": "multi_label_classification",
-    "regression": "regression",
-}
 _LONGEST = 512  # tokens of a window, at most
 
 
@@ -70,10 +53,6 @@ class _Number(TextTask):
     def answer(self, row: dict[str, Any], form: str = ".3f") -> str:
         """The number."""
         return format(float(row["predictions"]), form)
-
-
-_TASKS = {kind: row.task for kind, row in registry.TYPES.items()}
-_TASKS["regression"] = _Number
 
 
 def read_huggingface(folder: Path) -> TaskPredictor | None:
@@ -86,7 +65,8 @@ def read_huggingface(folder: Path) -> TaskPredictor | None:
     path = folder / huggingface.CONFIG
     config = read_json(path) if path.is_file() else {}
     architecture = (config.get("architectures") or [""])[0]
-    return _predictor(folder, config) if architecture.endswith(_ENDINGS) else None
+    known = tuple(row.architecture.removeprefix("Electra") for row in HEADS.values())
+    return _predictor(folder, config) if architecture.endswith(known) else None
 
 
 def _predictor(folder: Path, config: Mapping[str, Any]) -> TaskPredictor:
@@ -96,14 +76,14 @@ def _predictor(folder: Path, config: Mapping[str, Any]) -> TaskPredictor:
     vocab = Vocabulary.load(found.vocab_file)
     network = huggingface.read_network(folder)
     kind = _kind_of(folder, network, config)
-    count = len(network.tensors[f"{network.head()}bias"])
+    theirs, of_type = HEADS[kind], registry.TYPES[kind]
     manifest = folder / MANIFEST
     manifest = read_json(manifest) if manifest.is_file() else {}
     labels: tuple[str, ...] = ()
-    if kind in PROBLEMS and kind != "regression" or kind == "tagging":
+    if theirs.has_classes:
         # A tagger's id2label has other letters.
         labels = tuple(manifest.get("labels", ()))
-        labels = labels or _labels(folder, config, kind, count)
+        labels = labels or _labels(folder, config, network)
     settings = manifest.get("task", {})
     columns = settings.get("columns") or [("text", "text_b"), ("text",)]
     is_v2 = settings.get("has_impossible", True)
@@ -128,7 +108,8 @@ def _predictor(folder: Path, config: Mapping[str, Any]) -> TaskPredictor:
     }
     hparams |= settings.get("hparams", {})
     config = FinetuningConfig.from_hparams(str(folder), "model", hparams)
-    task = _TASKS[kind](kind, config, Tokenizer(vocab, *found.tokenizer_config))
+    make = _Number if of_type.head is NumberHead else of_type.task
+    task = make(kind, config, Tokenizer(vocab, *found.tokenizer_config))
     task.usual_columns, task.num_texts = [*map(tuple, columns)], len(columns[0])
     task.identity = tuple(settings.get("identity", ("id",)))
     task.word_column = settings.get("words", "words")
@@ -138,11 +119,11 @@ def _predictor(folder: Path, config: Mapping[str, Any]) -> TaskPredictor:
     from electra_tf.finetune.model import build_finetuning_model
 
     head = registry.head_of(facts, config)
-    if kind in PROBLEMS or kind == "multiple_choice":
+    if len(theirs.layers) > 1:
         head = dataclasses.replace(head, has_hidden_layer=True)
     model = build_finetuning_model(config, {kind: head}, dtype="float32")
-    weights = checkpoints.of_arrays(str(folder), _tensors(network, kind))
-    weights = fit_rows(weights, vocab)
+    weights = theirs.read(network.tensors, f"task_specific/{kind}/")
+    weights = fit_rows(checkpoints.of_arrays(str(folder), weights), vocab)
     weights.assign_to({v.path: v.value for v in model.variables})
     trained = FinetunedModel(config, vocab, [facts], model, str(folder))
     return TaskPredictor(trained, task, 0, manifest.get("what", kind))
@@ -157,68 +138,44 @@ def _kind_of(folder: Path, network: Network, config: Mapping[str, Any]) -> str:
             f"those of {found}.",
             EXIT_DAMAGED,
         )
-    kinds = {CLASSIFIER: "tagging", SPANS: "qa", SUMMARY: "multiple_choice"}
-    if network.head() in kinds:
-        usual = {"summary_type": "first", "summary_activation": "gelu"}
-        for key, value in usual.items() if network.head() == SUMMARY else ():
+    count, problem = _num_outputs(network), config.get("problem_type") or None
+    for kind, row in HEADS.items():
+        if row.layers[0] != network.head() or not row.fits(problem, count):
+            continue
+        for key, value in row.settings.items():
             if config.get(key, value) != value:
                 raise UserError(
                     f"{folder / huggingface.CONFIG}: {key} is {config[key]!r}; only "
                     f"{value!r} can be read."
                 )
-        return kinds[network.head()]
-    count = len(network.tensors[f"{TEXT_CLASSIFIER}bias"])
-    default = PROBLEMS["regression" if count == 1 else "classification"]
-    problem = config.get("problem_type") or default
-    for kind, name in PROBLEMS.items():
-        if name == problem and (count == 1 or kind != "regression"):
-            return kind
+        return kind
     raise UserError(
         f"{folder / huggingface.CONFIG}: problem_type {problem!r} with {count} outputs "
         "cannot be read."
     )
 
 
+def _num_outputs(network: Network) -> int:
+    return len(network.weight(f"{BY_LAYER[network.head()].layers[-1]}/bias"))
+
+
 def _labels(
-    folder: Path, config: Mapping[str, Any], kind: str, count: int
+    folder: Path, config: Mapping[str, Any], network: Network
 ) -> tuple[str, ...]:
     """The names of the classes, in the order of the outputs; tags may be equal."""
+    count, row = _num_outputs(network), BY_LAYER[network.head()]
     names = config.get("id2label") or {str(i): f"LABEL_{i}" for i in range(count)}
     try:
         labels = tuple(str(names[str(i)]) for i in range(count))
     except (LookupError, TypeError):
         labels = ()
-    if len(labels if kind == "tagging" else {*labels}) == count == len(names):
+    if len(labels if row.may_repeat else {*labels}) == count == len(names):
         return labels
     raise UserError(
         f"{folder / huggingface.CONFIG}: id2label is {shown(names)}, which does not "
         f"give each of {count} outputs a name of its own.",
         EXIT_DAMAGED,
     )
-
-
-def _tensors(network: Network, kind: str) -> dict[str, np.ndarray]:
-    """The weights by their names in a FinetuningModel."""
-    found, scope = dict(network.tensors), f"task_specific/{kind}/"
-    if kind in PROBLEMS:
-        layers = {"hidden": f"{CLASSIFIER}dense/", "dense": TEXT_CLASSIFIER}
-    elif kind == "multiple_choice":
-        layers = {"hidden": SUMMARY, "dense": CLASSIFIER}
-    else:
-        layers = {"dense": network.head()}
-    for layer, stored in layers.items():
-        for part in ("kernel", "bias"):
-            found[f"{scope}{layer}/{part}"] = found.pop(f"{stored}{part}")
-    if kind == "tagging":
-        # A tagger's texts are segment 1 here, segment 0 in transformers.
-        rows = len(found[_SEGMENTS])
-        found[_SEGMENTS] = np.repeat(found[_SEGMENTS][:1], rows, 0)
-    if kind == "qa":
-        for part in ("kernel", "bias"):
-            both = found.pop(f"{scope}dense/{part}")
-            found[f"{scope}dense/{part}"] = both[..., :1]
-            found[f"{scope}dense_1/{part}"] = both[..., 1:]
-    return found
 
 
 class FinetunedModel(NamedTuple):

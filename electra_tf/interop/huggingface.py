@@ -32,6 +32,7 @@ from electra_tf.interop import cards, checkpoint, networks, verification
 from electra_tf.interop.cards import UNSTATED, Publication
 from electra_tf.interop.checkpoint import CheckpointInfo, StoredModel
 from electra_tf.interop.networks import Network
+from electra_tf.interop.task_heads import BY_LAYER, ONE, SEGMENTS
 from electra_tf.storage.checkpoints import StoredTensors, of_arrays
 from electra_tf.storage.manifest import format_of, read_json, verify_folder
 from electra_tf.text import vocabulary
@@ -43,21 +44,10 @@ PREFIX = "electra."  # before the names of an encoder, except in an ElectraModel
 TIED = "generator_lm_head.weight"
 _WORDS = "electra.embeddings.word_embeddings.weight"
 _HEADS = ("discriminator_predictions.", "generator_predictions.", "generator_lm_head.")
-# The weights of each head of a task.
-_TASK_LAYERS = (
-    {"classifier"},
-    {"classifier.dense", "classifier.out_proj"},
-    {"qa_outputs"},
-    {"sequence_summary.summary", "classifier"},
-)
-
 ARCHITECTURES = {
     networks.DISCRIMINATOR_HEAD: "ElectraForPreTraining",
     networks.GENERATOR_HEAD: "ElectraForMaskedLM",
-    networks.CLASSIFIER: "ElectraForTokenClassification",
-    networks.TEXT_CLASSIFIER: "ElectraForSequenceClassification",
-    networks.SPANS: "ElectraForQuestionAnswering",
-    networks.SUMMARY: "ElectraForMultipleChoice",
+    **{layer: head.architecture for layer, head in BY_LAYER.items()},
     None: "ElectraModel",
 }
 # Names of activations there -> here; of several for one of ours, the last is written.
@@ -135,8 +125,8 @@ def config_of(network: Network, pad_id: int) -> dict[str, Any]:
     if network.labels:
         config["id2label"] = {str(i): label for i, label in enumerate(network.labels)}
         config["label2id"] = {label: i for i, label in enumerate(network.labels)}
-    if network.problem_type:
-        config["problem_type"] = network.problem_type
+    if network.task and network.task.problem_type:
+        config["problem_type"] = network.task.problem_type
     return shape | config
 
 
@@ -243,12 +233,11 @@ def _write_network(
     _write_json(folder / CONFIG, dict(sorted(config.items())))
     limit = stored.trained_length or network.shape.max_position_embeddings
     write_tokenizer(folder, stored.vocab, stored.tokenizer_config, limit)
-    architecture = ARCHITECTURES[network.head()]
-    _write_card(network, stored, architecture, folder, publication)
+    _write_card(network, stored, folder, publication)
     again = read_network(folder)
     batch, ours, results = verification.reread(network, again, stored.vocab.pad_id)
     if _peer_installed():
-        results += _compare_with_peer(folder, architecture, batch, ours)
+        results += _compare_with_peer(folder, network.head(), batch, ours)
     return results
 
 
@@ -259,7 +248,7 @@ def _peer_installed() -> bool:
 
 def _compare_with_peer(
     folder: Path,
-    architecture: str,
+    head: str | None,
     batch: Mapping[str, np.ndarray],
     ours: dict[str, np.ndarray],
 ) -> list[verification.Result]:
@@ -273,7 +262,7 @@ def _compare_with_peer(
     import transformers.utils.logging
 
     transformers.utils.logging.disable_progress_bar()
-    model, loading = getattr(transformers, architecture).from_pretrained(
+    model, loading = getattr(transformers, ARCHITECTURES[head]).from_pretrained(
         str(folder),
         output_loading_info=True,
         local_files_only=True,
@@ -291,7 +280,7 @@ def _compare_with_peer(
         for name in ("input_ids", "input_mask", "segment_ids")
     )
     inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": segments}
-    if architecture == ARCHITECTURES[networks.SUMMARY]:  # of one choice each
+    if head in BY_LAYER and BY_LAYER[head].has_choices:  # of one choice each
         inputs = {name: tensor[:, None] for name, tensor in inputs.items()}
 
     def run(dtype) -> dict[str, np.ndarray]:
@@ -366,7 +355,8 @@ def _known(tensors: dict[str, np.ndarray], note: Log) -> dict[str, np.ndarray]:
     others = {name for name in tensors if not name.startswith((PREFIX, *_HEADS))}
     has_head = any(name.startswith(_HEADS) for name in tensors)
     layers = {name.rpartition(".")[0] for name in others}
-    if not has_head and layers in _TASK_LAYERS and len(others) == 2 * len(layers):
+    known = [{x.replace("/", ".") for x in head.layers} for head in BY_LAYER.values()]
+    if not has_head and layers in known and len(others) == 2 * len(layers):
         return tensors
     for head in sorted({name.partition(".")[0] for name in others}):
         note(f"left out: the head {head}, which does not belong to a pre-trained model")
@@ -427,10 +417,10 @@ def _open(folder: Path, allow_pytorch_bin: bool, log: Log) -> StoredTensors:
     found: dict[str, Network] = {}
     for part in _parts(folder):
         network = read_network(part, note, allow_pytorch_bin)
-        if network.head() in networks.TASK_HEADS:
+        if network.head() in BY_LAYER:
             note(f"left out: the head of {ARCHITECTURES[network.head()]}")
             network = network.encoder()
-        segments = network.weight(f"{networks.EMBEDDINGS}token_type_embeddings")
+        segments = network.weight(SEGMENTS)
         if len(segments) > 1 and not np.ptp(segments, 0).any():
             note(
                 "its segments have equal embeddings, as an exported tagger has them: "
@@ -461,8 +451,7 @@ def _compared(folder: Path, allow_pytorch_bin: bool) -> str:
             f"results; not understood in {CONFIG}: {', '.join(more) or 'nothing'}"
         )
     network = read_network(folder, silent, allow_pytorch_bin)
-    architecture = ARCHITECTURES[network.head()]
-    compare = functools.partial(_compare_with_peer, folder, architecture)
+    compare = functools.partial(_compare_with_peer, folder, network.head())
     return verification.compared("transformers", network, compare)
 
 
@@ -663,53 +652,31 @@ def _json_of(path: Path) -> dict[str, Any]:
 
 # The model card.
 
-# Tasks as the Hub names them; the first is not a pipeline of transformers 5.
-_TASKS = {
-    "ElectraForQuestionAnswering": "question-answering",
-    "ElectraForMaskedLM": "fill-mask",
-    "ElectraForTokenClassification": "token-classification",
-    "ElectraForSequenceClassification": "text-classification",
-}
 _TAGS = ["electra", "electra-tf"]
-_ONE, _TWO = '"The chef ate the meal."', '"Who ate it?"'
 
 
 def _write_card(
-    network: Network,
-    stored: StoredModel,
-    architecture: str,
-    folder: Path,
-    publication: Publication,
+    network: Network, stored: StoredModel, folder: Path, publication: Publication
 ) -> None:
-    task = _TASKS.get(architecture)
-    is_qa = architecture == "ElectraForQuestionAnswering"
-    texts, batch = _ONE, "inputs"
-    if is_qa:
-        texts = f"{_TWO}, {_ONE}"
-    elif architecture == ARCHITECTURES[networks.SUMMARY]:
-        texts = '["The chef"] * 2, ["ate.", "sky."], padding=True'
-        batch = "{name: x[None] for name, x in inputs.items()}"
+    architecture, task = ARCHITECTURES[network.head()], None
+    if network.task:
+        task = network.task.hub_task
+        example = network.task.example(network.labels, network.num_texts)
+    elif network.head() == networks.GENERATOR_HEAD:
+        task, example = "fill-mask", {"inputs": '"The chef [MASK] the meal."'}
+    else:
+        example = {"texts": ONE}
     facts = {
         "does": cards.fill(architecture),
         "origin": "It was exported from electra_tf"
         + (f" after {stored.step:,} steps." if stored.step else "."),
     }
-    rest = None
-    if task is None or is_qa:
-        rest = cards.fill(f"{architecture}: rest", texts=texts)
-        facts |= {"architecture": architecture, "texts": texts, "rest": rest}
-        facts["batch"] = batch
+    if "texts" in example:
+        rest = cards.fill(f"{architecture}: rest", texts=example["texts"])
+        facts |= {"architecture": architecture, "rest": rest, "batch": "inputs"}
     else:
-        inputs = '"The chef [MASK] the meal."' if task == "fill-mask" else _ONE
-        if network.num_texts == 2:
-            inputs = f'{{"text": {_ONE}, "text_pair": {_TWO}}}'
-        options = ""
-        if any(label.startswith("B-") for label in network.labels):
-            options = ', aggregation_strategy="first"'
-        elif network.problem_type == "multi_label_classification":
-            options = ", top_k=None"  # Otherwise it shows the likeliest alone.
-        more = ", truncation=True" if network.problem_type else ""
-        facts |= {"task": task, "inputs": inputs + more, "options": options}
+        facts |= {"task": task, "options": ""}
+    use = "model" if "texts" in example else "pipeline"
     cards.write(
         folder,
         stored,
@@ -717,7 +684,7 @@ def _write_card(
         {"library_name": "transformers", "pipeline_tag": task, "tags": _TAGS},
         network.shape,
         title=f"{stored.name}: {architecture}",
-        use=cards.fill(f"transformers: {'model' if rest else 'pipeline'}", **facts),
+        use=cards.fill(f"transformers: {use}", **facts | example),
         embedding_size=network.embedding_size,
         more=cards.fill("electric") if stored.config.objective == "electric" else "",
     )

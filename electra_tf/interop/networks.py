@@ -20,16 +20,10 @@ from electra_tf.config.objectives import GENERATORS, MASKED_LM_HEAD
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import checkpoint
 from electra_tf.interop.checkpoint import DISCRIMINATOR_HEAD, GENERATOR_HEAD
+from electra_tf.interop.task_heads import BY_LAYER, TransformersHead
 
 ENCODER = "electra/"
 EMBEDDINGS = "electra/embeddings/"
-CLASSIFIER = "classifier/"  # of tokens
-TEXT_CLASSIFIER = "classifier/out_proj/"  # after classifier/dense/ and GELU, at [CLS]
-SPANS = "qa_outputs/"  # scores of an answer's start and end
-# Before classifier/, with GELU, at [CLS] of a choice.
-SUMMARY = "sequence_summary/summary/"
-# The first found is meant.
-TASK_HEADS = (SUMMARY, TEXT_CLASSIFIER, CLASSIFIER, SPANS)
 DISCRIMINATOR, GENERATOR = "discriminator", "generator"
 # Of the networks of a model; the first that is there is its main network.
 FOLDERS = (DISCRIMINATOR, "encoder", GENERATOR)
@@ -44,15 +38,20 @@ class Network(NamedTuple):
     shape: ModelConfig
     embedding_size: int
     tensors: dict[str, np.ndarray]
-    labels: tuple[str, ...] = ()  # of a classifier
-    problem_type: str | None = None  # of a text classifier, as transformers calls it
+    # Of one to write that has a task's head:
+    task: TransformersHead | None = None
+    labels: tuple[str, ...] = ()  # of its outputs
     num_texts: int = 1  # that it reads together
 
     def head(self) -> str | None:
-        """The prefix of the head's weights."""
-        heads = (DISCRIMINATOR_HEAD, GENERATOR_HEAD, *TASK_HEADS)
-        found = (h for h in heads if any(k.startswith(h) for k in self.tensors))
-        return next(found, None)
+        """The prefix of the head's weights, or the name of a task's first layer."""
+        for prefix in (DISCRIMINATOR_HEAD, GENERATOR_HEAD):
+            if any(name.startswith(prefix) for name in self.tensors):
+                return prefix
+        for first, head in BY_LAYER.items():
+            if all(f"{layer}/kernel" in self.tensors for layer in head.layers):
+                return first
+        return None
 
     def weight(self, name: str) -> np.ndarray:
         """A weight; `UserError` (65) if it is missing."""
@@ -203,7 +202,7 @@ def outputs(
         elif network.head() == GENERATOR_HEAD:
             table = encoder.embeddings.word_embeddings.value
             result[GENERATOR] = head.logits(head(hidden), table).numpy()
-        elif network.head() in TASK_HEADS:
+        elif network.head():
             result["logits"] = _task_logits(network, hidden.numpy())
         results.append(result)
     return results
@@ -213,13 +212,13 @@ def _task_logits(network: Network, hidden: np.ndarray) -> np.ndarray:
     from electra_tf.model.transformer_layer import gelu
 
     def dense(states, name):
-        return states @ network.weight(f"{name}kernel") + network.weight(f"{name}bias")
+        kernel, bias = (network.weight(f"{name}/{x}") for x in ("kernel", "bias"))
+        return states @ kernel + bias
 
-    head = network.head()
-    before = {TEXT_CLASSIFIER: f"{CLASSIFIER}dense/", SUMMARY: SUMMARY}.get(head)
-    if before:
-        hidden = np.asarray(gelu(dense(hidden[:, 0], before)))
-    return dense(hidden, CLASSIFIER if head == SUMMARY else head)
+    *before, last = BY_LAYER[network.head()].layers
+    for name in before:
+        hidden = np.asarray(gelu(dense(hidden[:, 0], name)))
+    return dense(hidden, last)
 
 
 def _layers(shape: ModelConfig, embedding_size: int, head: str | None):
@@ -277,11 +276,7 @@ _MODULES_OF_HEADS = (
     "discriminator_predictions/dense_1",
     "generator_predictions/dense",
     "generator_predictions/LayerNorm",
-    "classifier",
-    "classifier/dense",
-    "classifier/out_proj",
-    "qa_outputs",
-    "sequence_summary/summary",
+    *(layer for head in BY_LAYER.values() for layer in head.layers),
 )
 # The weights of a module: our names and Hugging Face's.
 _DENSE = {"kernel": "weight", "bias": "bias"}

@@ -13,7 +13,7 @@ import electra_tf
 from electra_tf.errors import EXIT_CONFIG, UserError
 from electra_tf.export import finetuned_task, formats, other_libraries
 from electra_tf.export.formats import ExportRequest
-from electra_tf.interop import readers
+from electra_tf.interop import readers, task_heads
 from tests.helpers.cards import run_snippets
 from tests.helpers.runs import by_default
 from tests.helpers.tiny_trials import (
@@ -164,7 +164,7 @@ def test_heads_without_an_equivalent_are_refused(folders, tmp_path, name, reason
 
 def test_head_that_computes_otherwise_is_not_written(folders, tmp_path, monkeypatch):
     pytest.importorskip("safetensors")
-    monkeypatch.setattr(other_libraries, "_SHARP", 2.0**4)
+    monkeypatch.setattr(task_heads, "_SHARP", 2.0**4)
     task = finetuned_task.read_task(*folders["sts"])
     with pytest.raises(UserError, match="electra_tf as fine-tuned"):
         other_libraries.write_task(task, tmp_path / "out")

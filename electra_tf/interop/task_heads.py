@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The heads of fine-tuning tasks in transformers, both ways.
+
+A type of task that transformers can represent is a row of HEADS. `facts` are the
+`finetune.task.TaskFacts` of a task.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+Arrays = dict[str, np.ndarray]
+SEGMENTS = "electra/embeddings/token_type_embeddings"
+ONE, TWO = '"The chef ate the meal."', '"Who ate it?"'  # texts of a card's example
+# For transformers' GELU to cut numbers at an end: max(x, 0) is within 0.17 / _SHARP of
+# gelu(_SHARP x) / _SHARP. A power of 2 costs no accuracy.
+_SHARP = 2.0**20
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformersHead:
+    """A dense layer at every token, the same here and there.
+
+    Attributes:
+      architecture: the class there.
+      layers: their names there, with "/". The first of two is at [CLS], with GELU.
+      hub_task: as the Hub names it; None if it has no name.
+      problem_type: in config.json, of an architecture with several.
+      settings: other keys of config.json, whose values are the only ones read.
+      has_classes: whether each output is a label.
+      has_choices: whether its inputs are [B, C, L] there.
+      may_repeat: whether several outputs may have one label.
+      note: what a user should be told of an export.
+    """
+
+    architecture: str
+    layers: tuple[str, ...]
+    hub_task: str | None = None
+    problem_type: str | None = None
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    has_classes: bool = False
+    has_choices: ClassVar[bool] = False
+    may_repeat: ClassVar[bool] = False
+    note: ClassVar[str | None] = None
+
+    def fits(self, problem: str | None, count: int) -> bool:
+        """Whether a problem_type (None: unknown) with `count` outputs is this one."""
+        return not self.problem_type or problem in (None, self.problem_type)
+
+    def reason_against(self, facts, config) -> str | None:
+        """Why transformers cannot represent a head of a FinetuningConfig."""
+        return None
+
+    def labels(self, facts) -> tuple[str, ...]:
+        """The names of the outputs."""
+        return facts.labels
+
+    def write(self, facts, tensors: Arrays, head: Arrays) -> Arrays:
+        """The weights there.
+
+        Args:
+          tensors: of the encoder.
+          head: the head's, by their names here.
+        """
+        found = dict(tensors)
+        for name, arrays in zip(self.layers, self.dense(facts, head), strict=True):
+            for part, array in zip(("kernel", "bias"), arrays, strict=True):
+                found[f"{name}/{part}"] = np.float32(array)
+        return found
+
+    def dense(self, facts, head: Arrays) -> list[tuple]:
+        """(kernel, bias) of each layer there."""
+        return [(head["dense/kernel"], head["dense/bias"])]
+
+    def read(self, tensors: Arrays, scope: str) -> Arrays:
+        """The weights by their names in a FinetuningModel; of the head, in `scope`.
+
+        Of two layers the first is `hidden` (`ScoresHead.has_hidden_layer`).
+        """
+        found, names = dict(tensors), ("hidden", "dense")[-len(self.layers) :]
+        for ours, theirs in zip(names, self.layers, strict=True):
+            for part in ("kernel", "bias"):
+                found[f"{scope}{ours}/{part}"] = found.pop(f"{theirs}/{part}")
+        return found
+
+    def segments_and_mask(self, batch: Mapping[str, np.ndarray]):
+        """(segments that the head gets here, where outputs must agree or None)."""
+        return batch["segment_ids"], None
+
+    def expected(self, facts, outputs) -> np.ndarray:
+        """The logits there, by the head's outputs here."""
+        return outputs["logits"].numpy()
+
+    def example(self, labels: tuple[str, ...], num_texts: int) -> dict[str, str]:
+        """Python for a card: `inputs` and `options` of a pipeline.
+
+        Or `texts` for the tokenizer and `batch`, made of its output, for the model.
+        """
+        return {"inputs": ONE}
+
+
+class _Tags(TransformersHead):
+    """Taggers are trained with segment 1 throughout; transformers gives segment 0.
+
+    So all rows of the segment table are the one that is used.
+    """
+
+    may_repeat = True
+    note = "Segment 0 is written as segment 1, which this tagger was trained with."
+
+    def labels(self, facts):
+        """Pipelines join B- and I- to names, which S- and E- would split."""
+        if facts.scheme == "plain":
+            return facts.labels
+        letters = {"S-": "B-", "E-": "I-"}
+        return tuple(letters.get(tag[:2], tag[:2]) + tag[2:] for tag in facts.labels)
+
+    def write(self, facts, tensors, head):
+        found, table = super().write(facts, tensors, head), tensors[SEGMENTS]
+        return found | {SEGMENTS: np.repeat(table[1:2], len(table), 0)}
+
+    def read(self, tensors, scope):
+        found, table = super().read(tensors, scope), tensors[SEGMENTS]
+        return found | {SEGMENTS: np.repeat(table[:1], len(table), 0)}
+
+    def segments_and_mask(self, batch):
+        return batch["input_mask"], batch["input_mask"]
+
+    def example(self, labels, num_texts):
+        if not any(label.startswith("B-") for label in labels):
+            return {"inputs": ONE}
+        return {"inputs": ONE, "options": ', aggregation_strategy="first"'}
+
+
+class _Spans(TransformersHead):
+    """The start's and the end's layer side by side."""
+
+    def reason_against(self, facts, config):
+        if config.joint_prediction:
+            return (
+                f"{self.architecture} scores start and end apart, this head the end "
+                'by the start ("joint_prediction": false trains one that can)'
+            )
+        if config.answerable_classifier and facts.has_impossible:
+            return (
+                f"{self.architecture} has no logit of its own for questions without an "
+                'answer ("answerable_classifier": false trains a head that can)'
+            )
+        return None
+
+    def dense(self, facts, head):
+        both = (
+            [head[f"{name}/{part}"] for name in ("dense", "dense_1")]
+            for part in ("kernel", "bias")
+        )
+        return [tuple(np.concatenate(arrays, -1) for arrays in both)]
+
+    def read(self, tensors, scope):
+        found = super().read(tensors, scope)
+        for part in ("kernel", "bias"):
+            both = found[f"{scope}dense/{part}"]
+            found[f"{scope}dense/{part}"] = both[..., :1]
+            found[f"{scope}dense_1/{part}"] = both[..., 1:]
+        return found
+
+    def segments_and_mask(self, batch):
+        """Elsewhere this head has a penalty; transformers' pipeline omits them."""
+        mask = batch["input_mask"] * batch["segment_ids"]
+        mask[:, 0] = 1
+        return batch["segment_ids"], mask
+
+    def expected(self, facts, outputs):
+        return np.stack([outputs["start_logits"], outputs["end_logits"]], -1)
+
+    def example(self, labels, num_texts):
+        return {"texts": f"{TWO}, {ONE}"}  # transformers 5 has no pipeline for it.
+
+
+class _Text(TransformersHead):
+    """A dense layer at [CLS] as two with GELU between, by x = gelu(x) - gelu(-x)."""
+
+    def reason_against(self, facts, config):
+        width, count = config.model_config().hidden_size, len(facts.labels)
+        if 2 * count <= width:
+            return None
+        return (
+            f"{self.architecture} has a GELU between two layers {width} wide, which "
+            f"carries {width // 2} labels; this task has {count}"
+        )
+
+    def dense(self, facts, head):
+        """Units of the first layer that are not needed are 0."""
+        first, last = self.two(facts, head["dense/kernel"], head["dense/bias"])
+        spare = len(first[0]) - len(first[1])
+        first = np.pad(first[0], ((0, 0), (0, spare))), np.pad(first[1], (0, spare))
+        return [first, (np.pad(last[0], ((0, spare), (0, 0))), last[1])]
+
+    def two(self, facts, kernel, bias):
+        """(kernel, bias) of both layers, without spare units."""
+        one = np.eye(len(bias))
+        first = np.concatenate([kernel, -kernel], 1), np.concatenate([bias, -bias])
+        return first, (np.concatenate([one, -one]), np.zeros(len(bias)))
+
+    def example(self, labels, num_texts):
+        text = f'{{"text": {ONE}, "text_pair": {TWO}}}' if num_texts == 2 else ONE
+        found = {"inputs": f"{text}, truncation=True"}
+        if self.problem_type == "multi_label_classification":
+            found["options"] = ", top_k=None"  # Otherwise it shows the likeliest alone.
+        return found
+
+
+class _Number(_Text):
+    """A share cut to 0 ... 1, on the task's scale: max(x, 0) - max(x - 1, 0)."""
+
+    def fits(self, problem, count):
+        return super().fits(problem, count) and count == 1
+
+    def labels(self, facts):
+        return (facts.name,)
+
+    def two(self, facts, kernel, bias):
+        kernel, bias = kernel * _SHARP, bias * _SHARP
+        first = (
+            np.concatenate([kernel, kernel], 1),
+            np.concatenate([bias, bias - _SHARP]),
+        )
+        step = (facts.highest - facts.lowest) / _SHARP
+        return first, (np.array([[step], [-step]]), np.array([facts.lowest]))
+
+    def expected(self, facts, outputs):
+        share = np.clip(outputs["predictions"], 0, 1)[:, None]
+        return facts.lowest + share * (facts.highest - facts.lowest)
+
+
+class _Choices(_Text):
+    """A score for each choice."""
+
+    has_choices = True
+
+    def expected(self, facts, outputs):
+        return super().expected(facts, outputs)[:, None]  # of one choice each
+
+    def example(self, labels, num_texts):
+        return {
+            "texts": '["The chef"] * 2, ["ate.", "sky."], padding=True',
+            "batch": "{name: x[None] for name, x in inputs.items()}",
+        }
+
+
+_TEXT = {
+    "architecture": "ElectraForSequenceClassification",
+    "layers": ("classifier/dense", "classifier/out_proj"),
+    "hub_task": "text-classification",
+}
+# By the type of the task. Of several that fit a config.json, the first is meant.
+HEADS: dict[str, TransformersHead] = {
+    "regression": _Number(**_TEXT, problem_type="regression"),
+    "classification": _Text(
+        **_TEXT, problem_type="single_label_classification", has_classes=True
+    ),
+    "multilabel": _Text(
+        **_TEXT, problem_type="multi_label_classification", has_classes=True
+    ),
+    "multiple_choice": _Choices(
+        "ElectraForMultipleChoice",
+        ("sequence_summary/summary", "classifier"),
+        settings={"summary_type": "first", "summary_activation": "gelu"},
+    ),
+    "tagging": _Tags(
+        "ElectraForTokenClassification",
+        ("classifier",),
+        "token-classification",
+        has_classes=True,
+    ),
+    "qa": _Spans("ElectraForQuestionAnswering", ("qa_outputs",), "question-answering"),
+}
+# First layer -> a head of that architecture, those with more layers first.
+BY_LAYER = {
+    head.layers[0]: head
+    for head in sorted(HEADS.values(), key=lambda head: -len(head.layers))
+}
