@@ -10,7 +10,6 @@ import math
 import re
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,7 +51,7 @@ class ClassificationScorer(Scorer):
 
     Args:
       metrics: the main one first.
-      labels: the names of the classes.
+      labels: the names of the classes; () where they are not the same everywhere.
     """
 
     def __init__(self, *metrics: str, labels: Sequence[str] = ()):
@@ -63,7 +62,7 @@ class ClassificationScorer(Scorer):
         """The metrics and the mean loss."""
         both = self.values("label_ids"), self.values("predictions")
         found = [(m, 100.0 * self._value(m, *both)) for m in self.metrics]
-        return [*found, ("loss", float(self.values("loss").mean(dtype=np.float64)))]
+        return [*found, ("loss", self.mean_loss)]
 
     def _value(self, metric: str, labels: np.ndarray, predictions: np.ndarray) -> float:
         if metric == "accuracy":
@@ -78,6 +77,8 @@ class ClassificationScorer(Scorer):
 
     def details(self) -> dict[str, Any]:
         """Each class's precision, recall and F1, and which is taken for which."""
+        if not self.labels:
+            return {}
         both = self.values("label_ids"), self.values("predictions")
         names = ([self.labels[k] for k in numbers] for numbers in both)
         return task.class_details(*names)
@@ -427,10 +428,8 @@ class TextTask(Task):
 
     def settings(self) -> dict[str, Any]:
         """Also where a table has the texts and ids."""
-        found = {"identity": self.identity, "columns": self.columns}
-        if delimiter := self.description.get("delimiter"):
-            found["delimiter"] = delimiter
-        return super().settings() | found
+        places = {"identity": self.identity, "columns": self.columns}
+        return super().settings() | places
 
     def feature_settings(self) -> dict[str, Any]:
         """Numbers are learnt as shares of their scale."""
@@ -553,23 +552,14 @@ class TextTask(Task):
         """The label and all probabilities, or the number."""
         [row] = rows
         if not self.labels:
-            return {"value": float(self.answer(row, ".7g"))}
-        logits = np.asarray(row["logits"], np.float64)
-        shares = np.exp(logits - logits.max())
-        pairs = zip(self.labels, shares / shares.sum(), strict=True)
-        odds = {name: task.rounded(share) for name, share in pairs}
-        return {"label": self.answer(row), "probabilities": odds}
+            return NumberHead.prediction({}, {"value": self.answer(row, ".7g")})
+        shares = {"labels": self.labels, "probabilities": task.softmax(row["logits"])}
+        return ClassHead.prediction({}, shares | {"label": self.answer(row)})
 
-    def write_predictions(self, split, scorer, directory) -> list[str]:
-        """JSONL: the texts, the prediction, of a dev set also the right answer."""
-        examples, rows = {e.eid: e for e in self.read(split)}, []
-        for row in sorted(scorer.rows, key=lambda row: int(row["eid"])):
-            one = examples[int(row["eid"])]
-            texts = {"id": one.id, "text": one.text_a, "text_b": one.text_b}
-            texts = {name: value for name, value in texts.items() if value is not None}
-            right = {"correct": one.label} if split in self.splits("dev") else {}
-            rows.append({"eid": one.eid} | texts | self.prediction(one, [row]) | right)
-        return [task.write_jsonl(Path(directory) / f"{self.name}_{split}.jsonl", rows)]
+    def fields_of(self, example) -> dict[str, Any]:
+        """The id and the texts."""
+        found = {"id": example.id, "text": example.text_a, "text_b": example.text_b}
+        return {name: value for name, value in found.items() if value is not None}
 
     # Reading the files of a description.
 
@@ -763,8 +753,8 @@ class MultilabelScorer(Scorer):
             "f1_macro": metrics.f1_score(gold, ours, average="macro", **options),
             "exact_match": np.mean(np.all(gold == ours, axis=1)),
         }
-        loss = float(self.values("loss").mean(dtype=np.float64))
-        return [*((k, 100.0 * float(v)) for k, v in found.items()), ("loss", loss)]
+        shares = ((name, 100.0 * float(value)) for name, value in found.items())
+        return [*shares, ("loss", self.mean_loss)]
 
     def details(self) -> dict[str, Any]:
         """Precision, recall and F1 of each class, in percent."""
@@ -866,12 +856,10 @@ class MultilabelTask(TextTask):
 
     def prediction(self, example, rows: list[dict[str, Any]]) -> dict[str, Any]:
         """The classes above one half, and all probabilities."""
-        del example
         [row] = rows
         shares = 1 / (1 + np.exp(-np.asarray(row["logits"], np.float64)))
-        pairs = list(zip(self.labels, shares, strict=True))
-        odds = {name: task.rounded(share) for name, share in pairs}
-        return {"labels": [k for k, x in pairs if x > 0.5], "probabilities": odds}
+        answer = {"labels": self.labels, "probabilities": shares}
+        return FlagsHead.prediction({}, answer)
 
 
 def _are_metrics(value: Any) -> bool:

@@ -16,14 +16,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from electra_tf.errors import UserError
 from electra_tf.finetune import inputs, task
-from electra_tf.finetune.classification import ScoresHead, truncate_pair
+from electra_tf.finetune.classification import (
+    ClassificationScorer,
+    ScoresHead,
+    truncate_pair,
+)
 from electra_tf.finetune.inputs import Input, refuse, shown
 from electra_tf.finetune.task import (
     COLUMN,
@@ -160,16 +163,6 @@ class ChoiceHead(ScoresHead):
         return {"label": label, "choice": choices[label], "probabilities": shares}
 
 
-class ChoiceScorer(Scorer):
-    """The share of examples whose best choice is the right one."""
-
-    def get_results(self) -> list[tuple[str, float]]:
-        """accuracy and the mean loss."""
-        right = self.values("label_ids") == self.values("predictions")
-        loss = float(self.values("loss").mean(dtype=np.float64))
-        return [("accuracy", 100.0 * float(right.mean())), ("loss", loss)]
-
-
 class MultipleChoiceTask(Task):
     """A text and several choices, one of which is right."""
 
@@ -183,13 +176,10 @@ class MultipleChoiceTask(Task):
 
     def settings(self) -> dict[str, Any]:
         """Also where a table has the texts and ids."""
-        given = self.description
-        found = {"text": given.get("text_a", "text")}
-        found["choices"] = given.get("choices", "choices")
-        found["identity"] = (given.get("id", "id"),)
-        if delimiter := given.get("delimiter"):
-            found["delimiter"] = delimiter
-        return super().settings() | found
+        given = self.description.get
+        places = {"text": given("text_a", "text")}
+        places["choices"] = given("choices", "choices")
+        return super().settings() | places | {"identity": (given("id", "id"),)}
 
     def examples(self, split: str) -> list[ChoiceExample]:
         """All rows whose label is one of the choices."""
@@ -253,26 +243,19 @@ class MultipleChoiceTask(Task):
 
     def scorer(self, split: str) -> Scorer:
         """By accuracy."""
-        return ChoiceScorer()
+        return ClassificationScorer("accuracy")
 
     def prediction(self, example, rows: list[dict[str, Any]]) -> dict[str, Any]:
         """The number of the best choice, its text, and the probability of each."""
         [row] = rows
-        logits = np.asarray(row["logits"], np.float64)[: len(example.choices)]
-        shares = np.exp(logits - logits.max())
-        answer = {"label": int(logits.argmax()), "probabilities": shares / shares.sum()}
-        return self.head.prediction({"choices": example.choices}, answer)
+        shares = task.softmax(row["logits"][: len(example.choices)])
+        answer = {"label": int(shares.argmax()), "probabilities": shares}
+        return ChoiceHead.prediction({"choices": example.choices}, answer)
 
-    def write_predictions(self, split, scorer, directory) -> list[str]:
-        """JSONL: text, choices, the prediction, of a dev set also the right number."""
-        examples, rows = {e.eid: e for e in self.read(split)}, []
-        for row in sorted(scorer.rows, key=lambda row: int(row["eid"])):
-            one = examples[int(row["eid"])]
-            given = {} if one.id is None else {"id": one.id}
-            given |= {"text": one.text, "choices": one.choices}
-            right = {"correct": one.label} if split in self.splits("dev") else {}
-            rows.append({"eid": one.eid} | given | self.prediction(one, [row]) | right)
-        return [task.write_jsonl(Path(directory) / f"{self.name}_{split}.jsonl", rows)]
+    def fields_of(self, example) -> dict[str, Any]:
+        """The id, the text and its choices."""
+        given = {} if example.id is None else {"id": example.id}
+        return given | {"text": example.text, "choices": example.choices}
 
 
 def _numbers(label: str, choices: list[str]) -> tuple[int | None, int | None]:

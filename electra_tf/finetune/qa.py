@@ -274,7 +274,7 @@ class SpanHead(Head):
     @staticmethod
     def read_inputs(source, settings):
         """Questions to be answered, one by one."""
-        return questions(source)
+        return questions(source._replace(delimiter=settings.get("delimiter")))
 
     @staticmethod
     def prediction(fields, row):
@@ -468,7 +468,8 @@ class QATask(Task):
         names += ("max_seq_length", "qa_na_threshold")
         hparams = {name: getattr(self.config, name) for name in names}
         hparams["answer_text"] = self.answer_text
-        return {"hparams": hparams, "has_impossible": self.is_v2}
+        own = {"hparams": hparams, "has_impossible": self.is_v2}
+        return super().settings() | own
 
     def feature_settings(self) -> dict[str, Any]:
         """Where answers stand depends on how their text is found."""
@@ -691,17 +692,17 @@ class QATask(Task):
         return self._prediction(example, decode(self, example, rows))
 
     def _prediction(self, example: QAExample, found: Answers) -> dict[str, Any]:
-        row: dict[str, Any] = {"answer": "", "start": None, "end": None}
+        place, text = slice(-1, -1), ""
         if found.best.tokens:
             place = self._slice(self._document(example), *found.best.tokens)
-            row |= {"answer": example.context[place]}
-            row |= {"start": place.start, "end": place.stop}
+            text = example.context[place]
         share = qa_answers.probabilities(found.nbest)[found.nbest.index(found.best)]
-        row |= {"score": rounded(found.best.score), "probability": rounded(share)}
+        row = {"answer": text, "start": place.start, "end": place.stop}
+        row |= {"score": found.best.score, "probability": share}
         if self.is_v2:
             has = found.null_odds <= self.config.qa_na_threshold
-            row |= {"null_odds": rounded(found.null_odds), "has_answer": has}
-        return row
+            row |= {"null_odds": found.null_odds, "has_answer": has}
+        return SpanHead.prediction({}, row)
 
     def write_predictions(self, split, scorer, directory) -> list[str]:
         """Answers, n-best lists and null odds in SQuAD's form; JSONL of `prediction`.

@@ -576,9 +576,7 @@ class TaggingTask(Task):
         [row] = rows
         there = _num_words(row)
         tags = [self.labels[int(i)] for i in row["predictions"][:there]]
-        logits = np.asarray(row["logits"][:there], np.float64)
-        odds = np.exp(logits - logits.max(axis=-1, keepdims=True, initial=-np.inf))
-        best = odds.max(axis=-1, initial=0) / odds.sum(axis=-1)
+        best = task.softmax(row["logits"][:there]).max(axis=-1, initial=0)
         count = len(example.words)
         shares = [*map(task.rounded, best), *[None] * (count - there)]
         tagged = {"tags": self._written(tags, count), "probabilities": shares}

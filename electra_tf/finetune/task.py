@@ -212,6 +212,11 @@ class Scorer(ABC):
         """An output of all examples."""
         return np.array([row[name] for row in self.rows])
 
+    @property
+    def mean_loss(self) -> float:
+        """Over the examples."""
+        return float(self.values("loss").mean(dtype=np.float64))
+
     @abstractmethod
     def get_results(self) -> list[tuple[str, float]]:
         """(metric, value), in the original's order."""
@@ -356,7 +361,11 @@ class Task(ABC):
 
     def settings(self) -> dict[str, Any]:
         """What predictions depend on beside the weights, for an export's manifest."""
-        return {"hparams": {"max_seq_length": self.config.max_seq_length}}
+        found: dict[str, Any] = {}
+        found["hparams"] = {"max_seq_length": self.config.max_seq_length}
+        if delimiter := self.description.get("delimiter"):
+            found["delimiter"] = delimiter
+        return found
 
     def class_counts(self, features: Mapping[str, Any]) -> collections.Counter[str]:
         """How often each class is in its features of a data set, arrays [n, ...]."""
@@ -375,11 +384,25 @@ class Task(ABC):
     def prediction(self, example: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
         """A prediction in JSON, from the head's outputs for the example's features."""
 
-    @abstractmethod
+    def fields_of(self, example: Any) -> dict[str, Any]:
+        """What the predictions on a data set repeat of an example."""
+        del example
+        return {}
+
     def write_predictions(
         self, split: str, scorer: Scorer, directory: str
     ) -> list[str]:
-        """Writes predictions with their example ids; returns the paths."""
+        """Writes predictions with their example ids; returns the paths.
+
+        JSONL: the fields, the prediction, of a dev set also the right answer.
+        """
+        examples, rows = {e.eid: e for e in self.read(split)}, []
+        for row in sorted(scorer.rows, key=lambda row: int(row["eid"])):
+            one = examples[int(row["eid"])]
+            found = self.fields_of(one) | self.prediction(one, [row])
+            right = {"correct": one.label} if split in self.splits("dev") else {}
+            rows.append({"eid": one.eid} | found | right)
+        return [write_jsonl(Path(directory) / f"{self.name}_{split}.jsonl", rows)]
 
     def required(self, split: str) -> Path:
         """The file of a split, which must be there."""
@@ -502,6 +525,13 @@ def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> str:
     """Writes a JSON object per line; returns the path."""
     atomic_write(path, "".join(f"{json_line(row)}\n" for row in rows))
     return str(path)
+
+
+def softmax(logits: Any) -> np.ndarray:
+    """Probabilities along the last axis, float64."""
+    logits = np.asarray(logits, np.float64)
+    odds = np.exp(logits - logits.max(axis=-1, keepdims=True, initial=-np.inf))
+    return odds / odds.sum(axis=-1, keepdims=True)
 
 
 def rounded(value: Any) -> float:
