@@ -29,8 +29,6 @@ _MODULES = {
     "load": "inference.prediction",
     "make_dataset": "api",
     "read_hparams": "config.hparams",
-    "score_texts": "inference.pretrained_model",
-    "score_tokens": "inference.pretrained_model",
     "train_vocabulary": "api",
 }
 

@@ -7,19 +7,22 @@ files and with their ids, so features and submissions are the same from either f
 
 from __future__ import annotations
 
+import datetime
 import io
 import itertools
+import json
+import os
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from electra_tf.errors import UserError
 from electra_tf.finetune.classification import InputExample, TextTask
 from electra_tf.finetune.inputs import Columns, Source, parquet_name, shown, text_fields
-from electra_tf.finetune.results import recorded_time
 from electra_tf.finetune.task import rounded
 from electra_tf.storage.files import atomic_write
+from electra_tf.storage.manifest import MANIFEST, facts_of, read_json
 from electra_tf.text import records
 
 
@@ -243,6 +246,23 @@ _PREDICTIONS = "_test_predictions"
 def is_prediction(name: str) -> bool:
     """Whether a file among results is of predictions on test sets."""
     return name.partition("/")[0].endswith(_PREDICTIONS)
+
+
+def write_record(folder: str, paths: Collection[str]) -> None:
+    """Writes the manifest of predictions on test sets, which says when they were made.
+
+    Of a task in several runs of a model the newest count.
+    """
+    found = {os.path.relpath(path, folder): Path(path) for path in paths}
+    content = facts_of(found, "electra-tf")
+    atomic_write(Path(folder, MANIFEST), json.dumps(content, indent=1) + "\n")
+
+
+def recorded_time(folder: Path) -> datetime.datetime:
+    """When the predictions in a folder were made; without a manifest long ago."""
+    path = folder / MANIFEST
+    made = read_json(path)["created"] if path.is_file() else "1970-01-01T00:00:00Z"
+    return datetime.datetime.fromisoformat(made)
 
 
 def write_archive(results: Path, trial: int, log: Callable[[str], None]) -> Path | None:

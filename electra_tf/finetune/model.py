@@ -166,10 +166,10 @@ def build_finetuning_model(
       heads: by the names of the tasks.
       dtype: a Keras dtype policy; by default the one of `config.precision`.
     """
-    given = {}
-    for task, head in heads.items():
-        fields = {f.name: getattr(head, f.name) for f in dataclasses.fields(head)}
-        given[task] = {"kind": head.kind} | fields
+    given = {
+        task: {"kind": head.kind} | dataclasses.asdict(head)
+        for task, head in heads.items()
+    }
     shape = config.model_config(), config.embedding_size
     return FinetuningModel(*shape, given, dtype=dtype or config.precision)
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.errors import UserError
 from electra_tf.finetune.task import reasons, without_files
 from electra_tf.paths import not_mirrored
 from electra_tf.storage.atomic_folder import atomic_folder
@@ -198,13 +198,7 @@ def _build(directory, config, tasks, chosen, split, is_training, digest):
     except UserError:
         if not _open(directory):  # else another job was faster, with the same content
             raise
-    if not (found := _open(directory)):
-        raise UserError(
-            f"{directory} cannot be read again after it was written.\nIs that disk "
-            'sound? "preprocessed_data_dir" names another place.',
-            EXIT_DAMAGED,
-        )
-    return found
+    return _open(directory) or (arrays, manifest)
 
 
 # A run prints a summary of its data: only its user can see that a label is mistyped or

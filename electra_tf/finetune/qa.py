@@ -457,6 +457,15 @@ class QATask(Task):
             self.main_metric = qa_answers.CHARACTER_F1
         self._last: _Document | None = None
 
+    def check(self) -> None:
+        """Joint prediction has no score of "no answer" but the classifier's."""
+        config = self.config
+        if self.is_v2 and config.joint_prediction and not config.answerable_classifier:
+            raise UserError(
+                f"{self.name} has questions without an answer: set joint_prediction to "
+                "false, or answerable_classifier to true."
+            )
+
     @property
     def head(self) -> Head:
         """Its settings are hparams."""

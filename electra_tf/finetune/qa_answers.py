@@ -12,7 +12,6 @@ import collections
 import difflib
 import functools
 import itertools
-import math
 import re
 import string
 import unicodedata
@@ -23,7 +22,7 @@ import numpy as np
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
-from electra_tf.finetune.task import Scorer
+from electra_tf.finetune.task import Scorer, softmax
 from electra_tf.text.tokenization import basic_tokenize
 from electra_tf.text.unicode_classes import UNSPACED
 from electra_tf.text.vocabulary import TokenizerConfig
@@ -58,15 +57,9 @@ def best_indexes(scores: np.ndarray, count: int) -> list[int]:
     return np.argsort(-np.asarray(scores), kind="stable")[:count].tolist()
 
 
-def softmax(scores: Sequence[float]) -> list[float]:
-    """Probabilities; [] for []."""
-    shifted = [math.exp(score - max(scores)) for score in scores]
-    return [value / sum(shifted) for value in shifted]
-
-
 def probabilities(answers: Sequence[Answer]) -> list[float]:
     """Of the answers to a question."""
-    return softmax([answer.score for answer in answers])
+    return softmax([answer.score for answer in answers]).tolist()
 
 
 def nbest(

@@ -262,7 +262,7 @@ def checks(model: ServedModel, reader: Any, predictor: Any, is_exact: bool):
         example = reader.input_example(0, {"question": question, "context": context})
         found = predictor.outputs(reader.featurize(example, False))
         decoded.append(qa_answers.decode(reader, example, list(found)))
-    scores = [_score(one.best) for one in decoded]
+    scores = [one.best.score for one in decoded]
     expected = {"score": np.array(scores, np.float32)}
     threshold = model.config.qa_na_threshold
     if has_null(model):
@@ -290,10 +290,6 @@ def _inputs(pairs) -> dict[str, Any]:
     return dict(zip(("question", "context"), zip(*pairs, strict=True), strict=True))
 
 
-def _score(answer: Answer) -> float:
-    return answer.start_logit + answer.end_logit
-
-
 def _is_clear(found: Answers) -> bool:
     others = (one for one in found.nbest if one is not found.best)
-    return all(_score(found.best) - _score(one) > _NEAR_TIE for one in others)
+    return all(found.best.score - one.score > _NEAR_TIE for one in others)

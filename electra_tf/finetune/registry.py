@@ -62,12 +62,6 @@ def make_tasks(
         if task.name in named:
             raise UserError(f"task_names: two tasks are called {task.name!r}.")
         named[task.name] = task
-        # Joint prediction has no score of "no answer" but the classifier's.
-        if task.is_v2 and config.joint_prediction and not config.answerable_classifier:
-            raise UserError(
-                f"{task.name} has questions without an answer: set joint_prediction to "
-                "false, or answerable_classifier to true."
-            )
         task.check()
     several = [name for name, task in named.items() if task.has_choices]
     if several and len(named) > 1:

@@ -9,7 +9,6 @@ that change no number may differ, and a missing fact is unknown.
 
 from __future__ import annotations
 
-import datetime
 import json
 import math
 import os
@@ -30,7 +29,7 @@ from electra_tf.paths import local_of, shown
 from electra_tf.storage import checkpoints
 from electra_tf.storage.checkpoints import as_text
 from electra_tf.storage.files import PARTIAL, atomic_write
-from electra_tf.storage.manifest import MANIFEST, facts_of, read_json
+from electra_tf.storage.manifest import read_json
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 from electra_tf.train.curves import dress, new_figure, png_of, smooth
 from electra_tf.train.reporting import EVALUATIONS, read_metrics
@@ -332,23 +331,6 @@ def _rank(row: Mapping[str, Any]) -> tuple[bool, float]:
         return True, row["score"]
     losses = [found.get("loss") for found in row["scores"].values()]
     return False, -sum(math.inf if loss is None else loss for loss in losses)
-
-
-def write_record(folder: str, paths: Collection[str]) -> None:
-    """Writes the manifest of predictions on test sets, which says when they were made.
-
-    Of a task in several runs of a model the newest count.
-    """
-    found = {os.path.relpath(path, folder): Path(path) for path in paths}
-    content = facts_of(found, "electra-tf")
-    atomic_write(Path(folder, MANIFEST), json.dumps(content, indent=1) + "\n")
-
-
-def recorded_time(folder: Path) -> datetime.datetime:
-    """When the predictions in a folder were made; without a manifest long ago."""
-    path = folder / MANIFEST
-    made = read_json(path)["created"] if path.is_file() else "1970-01-01T00:00:00Z"
-    return datetime.datetime.fromisoformat(made)
 
 
 CONFIG = "config.json"

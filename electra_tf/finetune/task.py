@@ -251,7 +251,6 @@ class Task(ABC):
     num_texts = 1
     lowest, highest = 0.0, 1.0  # of a regression's numbers
     is_v2 = False  # whether questions may have no answer
-    is_plain = False  # whether tags are labels as they are, without spans
     scheme: str | None = None  # that tags are written in
     version: str | None = None
     main_metric: str | None = None

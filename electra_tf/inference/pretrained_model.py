@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +24,7 @@ from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import silent
 from electra_tf.errors import UserError
 from electra_tf.inference.model import Model, TokenPrediction
-from electra_tf.inference.scoring import (
-    METHODS,
-    TextScore,
-    TokenScore,
-    chunks,
-    windows_of,
-)
+from electra_tf.inference.scoring import METHODS, chunks, windows_of
 from electra_tf.interop import readers
 from electra_tf.interop.checkpoint import HEADS, StoredModel, empty_pretrainer
 from electra_tf.paths import local_of
@@ -290,22 +284,3 @@ def load(path: str | os.PathLike) -> PretrainedModel:
         origin=found.origin,
         known=stored.known,
     )
-
-
-def score_tokens(
-    texts: Any, model: Model | str | os.PathLike, **options
-) -> Iterator[list[TokenScore]]:
-    """Scores of each text's tokens by a model or the model of a run's directory.
-
-    `options`: those of `Model.score_tokens`.
-    """
-    model = model if isinstance(model, Model) else load(model)
-    return model.score_tokens(texts, **options)
-
-
-def score_texts(
-    texts: Any, model: Model | str | os.PathLike, **options
-) -> Iterator[TextScore]:
-    """The score of each text, otherwise as `score_tokens`."""
-    model = model if isinstance(model, Model) else load(model)
-    return model.score_texts(texts, **options)

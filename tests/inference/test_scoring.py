@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import electra_tf
 from electra_tf.inference import pretrained_model, scoring
 from electra_tf.inference.pretrained_model import PretrainedModel
 from electra_tf.inference.scoring import windows_of
@@ -227,7 +226,6 @@ def test_texts_without_known_tokens(models):
     # Electric's own method is the default.
     (ours,) = models("electric").score_texts(TEXT)
     assert ours == next(models("electric").score_texts([TEXT], "electric"))
-    assert ours == next(electra_tf.score_texts([TEXT], models("electric")))
 
 
 @pytest.mark.parametrize("mask_prob", [0.15, 0.4])
