@@ -177,7 +177,7 @@ class TextHead(ScoresHead):
 
     def text_shapes(self, facts):
         """text, and text_b of pairs."""
-        return dict.fromkeys(("text", "text_b")[: facts.num_texts], [None])
+        return dict.fromkeys(self.fields[: facts.num_texts], [None])
 
     def answer_texts(self, model, *texts):
         """Long texts are cut as in training."""
@@ -416,7 +416,12 @@ class TextTask(Task):
     @property
     def columns(self) -> list[Columns]:
         """Where texts may be in a table: the first of these that are there."""
-        return columns_of(self.description, self.usual_columns, self.num_texts)
+        given = map(self.description.get, ("text_a", "text_b"))
+        own = tuple(column for column in given if column)
+        return [
+            *([own] if own else self.usual_columns),
+            TextHead.fields[: self.num_texts],
+        ]
 
     def input_example(
         self, number: int, fields: dict[str, Any], label: Any = None
@@ -672,14 +677,6 @@ class TextTask(Task):
 _PRINTED = re.compile(
     r"""(\w+\()?[\[{(]\s*['"].*[]})]|[\[{]([^]}]*[,:][^]}]*)?[]}]""", re.DOTALL
 )
-
-
-def columns_of(
-    description: Mapping[str, Any], usual: Sequence[Columns], num_texts: int
-) -> list[Columns]:
-    """Where the texts of a task may be in a table: the first that are there."""
-    own = tuple(description[k] for k in ("text_a", "text_b") if description.get(k))
-    return [*([own] if own else usual), ("text", "text_b")[:num_texts]]
 
 
 def truncate_pair(a: list[int], b: list[int], length: int) -> tuple[list, list]:

@@ -27,15 +27,7 @@ from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
 from electra_tf.finetune import classification, glue, multiple_choice, qa, tagging
 from electra_tf.finetune.tagging import ChunkTask
-from electra_tf.finetune.task import (
-    TEXT,
-    Head,
-    Task,
-    TaskFacts,
-    TaskType,
-    check_trained_for,
-    read_facts,
-)
+from electra_tf.finetune.task import TEXT, Head, Task, TaskFacts, TaskType, take_facts
 from electra_tf.interop import networks
 from electra_tf.storage.manifest import sha256
 from electra_tf.text.records import tfds_builder
@@ -105,9 +97,7 @@ def make_task(
     settings = resolve_settings(vocab, do_lower_case=config.do_lower_case)
     task = _make_task(name, config, Tokenizer(vocab, *settings), reads_data)
     if trained:
-        stored = {facts.name: facts for facts in read_facts(trained)}
-        task.stored = stored.get(task.name)
-        check_trained_for(trained, [task])
+        take_facts(task, trained)
     return task
 
 

@@ -32,7 +32,7 @@ from electra_tf.storage.files import PARTIAL, atomic_write
 from electra_tf.storage.manifest import read_json
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 from electra_tf.train.curves import dress, new_figure, png_of, smooth
-from electra_tf.train.reporting import EVALUATIONS, read_metrics
+from electra_tf.train.reporting import EVALUATIONS, finite, read_metrics
 
 DATA = "data"  # among the settings: task -> split -> hash
 Scores = dict[str, dict[str, float]]  # data set, such as "mnli" -> metric -> value
@@ -240,16 +240,6 @@ class Results:
             for result in self._counted()
             for name in result.degenerate
         )
-
-
-def finite(value: Any) -> Any:
-    """As JSON has it: null for a number that is not finite, objects of named tuples."""
-    value = value._asdict() if hasattr(value, "_asdict") else value
-    if isinstance(value, dict):
-        return {key: finite(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _trial(fields: dict[str, Any]) -> TrialResult:

@@ -462,18 +462,21 @@ def read_facts(directory: str | os.PathLike) -> list[TaskFacts]:
         ) from None
 
 
-def check_trained_for(directory: str | os.PathLike, tasks: Sequence[Task]) -> None:
-    """Raises `UserError` for a task that the model in a directory has otherwise."""
-    named = {task.name: task for task in tasks}
-    for stored in read_facts(directory):
-        if stored.name not in named:
-            continue
-        ours = facts_of(named[stored.name])._replace(scheme=stored.scheme)
-        if changed := differences(stored._asdict(), ours._asdict()):
-            raise UserError(
-                f"{stored.name}: {Path(directory) / FACTS_FILE} is of another task: "
-                f"{as_text(changed)}.\nMake them the same, or train anew."
-            )
+def take_facts(task: Task, directory: str | os.PathLike) -> None:
+    """Gives a task the facts of the model in a directory, above all its labels.
+
+    Raises `UserError` if the model has another task of that name.
+    """
+    found = (facts for facts in read_facts(directory) if facts.name == task.name)
+    if not (stored := next(found, None)):
+        return
+    task.stored = stored
+    ours = facts_of(task)._replace(scheme=stored.scheme)
+    if changed := differences(stored._asdict(), ours._asdict()):
+        raise UserError(
+            f"{task.name}: {Path(directory) / FACTS_FILE} is of another task: "
+            f"{as_text(changed)}.\nMake them the same, or train anew."
+        )
 
 
 def class_details(gold: Sequence[str], predicted: Sequence[str]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from electra_tf.finetune.model import (
     load_encoder,
     training_task,
 )
-from electra_tf.finetune.task import Scorer, Task, check_trained_for, write_facts
+from electra_tf.finetune.task import Scorer, Task, write_facts
 from electra_tf.interop import readers
 from electra_tf.interop.checkpoint import FINETUNE, CheckpointInfo
 from electra_tf.paths import shown
@@ -97,18 +97,18 @@ def run_trial(
     if the model of a finished trial was not kept.
     """
     config, seed = run.config, seed_of(run.config, trial)
-    if done:
-        check_trained_for(config.trial_dir(trial), run.tasks)
     keras.backend.clear_session()
+    if done:
+        model, _ = _load(run, trial, None)
+        return _with_test_outputs(run, model, done)
     steps, seconds, origin = 0, 0.0, None
-    if folder and not done:
+    if folder:
         model, steps, seconds = _train(run, trial, folder)
     else:
-        model, origin = _load(run, trial, None if done else run.source)
+        model, origin = _load(run, trial, run.source)
     times = {"train": round(seconds, 1)}
-    new = files.TrialResult(trial, seed, {}, [], steps, times, {}, weights=origin)
-    result = done or new
-    if config.do_eval and not done:
+    result = files.TrialResult(trial, seed, {}, [], steps, times, {}, weights=origin)
+    if config.do_eval:
         _evaluate(run, model, result)
     if _wants_test_outputs(config, trial):
         result = _with_test_outputs(run, model, result)

@@ -17,7 +17,6 @@ import numpy as np
 
 from electra_tf.errors import EXIT_DIVERGED, UserError
 from electra_tf.finetune.inputs import Input, Source, shown
-from electra_tf.finetune.results import finite
 from electra_tf.finetune.task import Head
 from electra_tf.inference import scoring
 from electra_tf.inference.scoring import (
@@ -33,6 +32,7 @@ from electra_tf.inference.scoring import (
 from electra_tf.text import tokenization
 from electra_tf.text.tokenization import Tokenizer, each_text, refuse_table
 from electra_tf.text.vocabulary import MASK, Vocabulary
+from electra_tf.train.reporting import finite
 
 if TYPE_CHECKING:
     from electra_tf.model.encoder import TextEncoder

@@ -231,10 +231,14 @@ class Journal:
                     file.close()
 
 
-def finite(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The metrics for JSON: null where they are not finite."""
-    wrong = {k for k, v in row.items() if isinstance(v, float) and not math.isfinite(v)}
-    return {k: None if k in wrong else v for k, v in row.items()}
+def finite(value: Any) -> Any:
+    """As JSON has it: null for a number that is not finite, objects of named tuples."""
+    value = value._asdict() if hasattr(value, "_asdict") else value
+    if isinstance(value, Mapping):
+        return {key: finite(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _open_after(path: Path, step: int) -> BinaryIO:
