@@ -128,8 +128,11 @@ def count_errors(lists: Sequence[NBestList]) -> Errors | None:
     by_character = is_unspaced("".join(references))
 
     def split(texts: Iterable[str]) -> tf.SparseTensor:
-        units = (list("".join(t.split())) if by_character else t.split() for t in texts)
-        return tf.ragged.constant([*units], tf.string, ragged_rank=1).to_sparse()
+        units = [list("".join(t.split())) if by_character else t.split() for t in texts]
+        # `tf.ragged.constant` of the lists takes time in the square of their number.
+        flat = tf.constant([*itertools.chain(*units)], tf.string)
+        lengths = tf.constant([*map(len, units)], tf.int64)
+        return tf.RaggedTensor.from_row_lengths(flat, lengths).to_sparse()
 
     texts = split(text for one in lists for text in one.texts)
     truth = split(one.reference for one in lists for _ in one.texts)

@@ -219,7 +219,7 @@ def each_text(texts: Any) -> Iterator[str]:
     """
     refuse_table(texts)
     texts = texts.numpy() if hasattr(texts, "numpy") else texts
-    texts = texts.ravel() if isinstance(texts, np.ndarray) else texts
+    texts = np.atleast_1d(texts) if isinstance(texts, np.ndarray) else texts
     for number, text in enumerate([texts] if isinstance(texts, str | bytes) else texts):
         text = text.numpy() if hasattr(text, "numpy") else text
         if not isinstance(text, str | bytes):
