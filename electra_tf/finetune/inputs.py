@@ -12,6 +12,7 @@ import csv
 import difflib
 import itertools
 import json
+import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -178,7 +179,8 @@ def records(source: Source, choices: Choices = ()) -> Placed:
     name, form, lines = source.name, source.form, iter(source.lines)
     if form == _ROWS:
         for number, row in enumerate(lines):
-            yield f"input {number}", {k: v for k, v in row.items() if v is not None}
+            there = {k: v for k, v in row.items() if not _is_missing(v)}
+            yield f"input {number}", there
     elif form == LINES:
         for number, line in enumerate(lines, start=1):
             yield f"{name}, line {number + source.skipped}", {"text": line}
@@ -302,7 +304,7 @@ def _check_header(name: str, header: Sequence[Any], choices: Choices) -> None:
     found = f"{count} columns {column!r}" if count else f"no column {column!r}"
     names = [*map(str, header)]
     if close := difflib.get_close_matches(str(column), () if count else names, n=1):
-        found += f"; did you mean {close[0]!r}?"
+        found += f" (did you mean {close[0]!r}?)"
     # Quoted names may have line ends, of which a message has few.
     listed = " ".join(", ".join(names).split()) or "none"
     raise UserError(
@@ -346,6 +348,11 @@ def read_json(source: Source) -> Any:
             lines = filter(None, map(bytes.strip, data.split(b"\n")))
             return [json.loads(line, parse_constant=_missing) for line in lines]
         raise UserError(f"{source.name} is not in JSON: {error}.") from None
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether a cell is None or, as in a pandas row, NaN."""
+    return value is None or isinstance(value, float) and math.isnan(value)
 
 
 def _missing(constant: str) -> None:

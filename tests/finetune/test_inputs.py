@@ -551,3 +551,11 @@ def test_json_has_a_limit_of_unpacked_size(tmp_path, monkeypatch, name):
 def test_what_left_is_named(tmp_path):
     with pytest.raises(UserError, match=r"'quoted' \(left in version 0.2: .csv has"):
         own_tasks(tmp_path, {"train.tsv": plain(RAW)}, quoted=True)
+
+
+def test_not_a_number_is_a_missing_value_of_an_object():
+    rows = [{"text": "w1", "id": float("nan")}, {"text": float("nan")}]
+    read = inputs.texts(inputs.Source.of_objects(rows), [("text",)])
+    assert next(read).fields == {"text": "w1"}
+    with pytest.raises(UserError, match="input 1: no column 'text'"):
+        next(read)
