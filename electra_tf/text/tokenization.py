@@ -219,7 +219,8 @@ def each_text(texts: Any) -> Iterator[str]:
     """
     refuse_table(texts)
     texts = texts.numpy() if hasattr(texts, "numpy") else texts
-    texts = np.atleast_1d(texts) if isinstance(texts, np.ndarray) else texts
+    if isinstance(texts, np.ndarray) and texts.ndim == 0:
+        texts = [texts.item()]
     for number, text in enumerate([texts] if isinstance(texts, str | bytes) else texts):
         text = text.numpy() if hasattr(text, "numpy") else text
         if not isinstance(text, str | bytes):

@@ -228,3 +228,10 @@ def test_without_a_length_the_longest_text_decides():
     expected = [[CLS, 5, SEP, PAD, PAD], [CLS, SEP, PAD, PAD, PAD]]
     np.testing.assert_array_equal(packed.input_ids, [*expected, [CLS, 6, 5, 6, SEP]])
     assert not packed.segment_ids.any()
+
+
+def test_each_text_reads_arrays_but_no_matrices():
+    assert [*tokenization.each_text(np.array("w1"))] == ["w1"]
+    assert [*tokenization.each_text(np.array(["w1", b"w2"], object))] == ["w1", "w2"]
+    with pytest.raises(UserError, match="text 0 is .*, which is not a str"):
+        [*tokenization.each_text(np.array([["w1", "w2"]]))]
