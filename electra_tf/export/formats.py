@@ -101,5 +101,3 @@ def _check_model(request: ExportRequest) -> None:
             "Name one model: by --data-dir and --model-name of a run, or by "
             "--init-checkpoint."
         )
-    if request.vocab_file and not request.init_checkpoint:
-        raise UserError("--vocab-file goes with --init-checkpoint; a run has its own.")

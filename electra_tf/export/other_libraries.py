@@ -61,8 +61,6 @@ def write_task(
     tensors = row.write(task.facts, network.tensors | encoder, head)
     labels, num_texts = row.labels(task.facts), task.facts.num_texts
     network = Network(*network[:2], tensors, row, labels, num_texts)
-    if row.note:
-        log(row.note)
     checked = _check(task, network, row, stored.vocab.pad_id)
     facts = {
         "task": task.settings,

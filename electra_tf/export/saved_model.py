@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import tensorflow as tf
@@ -21,7 +19,7 @@ from electra_tf.interop import verification
 from electra_tf.interop.checkpoint import HEADS, StoredModel, empty_pretrainer
 from electra_tf.paths import readable_by_tensorflow, shown
 from electra_tf.storage.atomic_folder import atomic_folders, next_version
-from electra_tf.storage.manifest import verify_folder, write_manifest
+from electra_tf.storage.manifest import write_manifest
 
 WHAT = {
     "encoder": parts.encoder,
@@ -113,7 +111,6 @@ def write_saved_models(
     servables: Mapping[str, Servable],
     source: ExportedModel,
     output_dir: str | os.PathLike,
-    exact: Mapping[str, Servable] = MappingProxyType({}),
 ) -> list[Path]:
     """Writes `<output_dir>/<what>/<next version>/` as TensorFlow Serving wants them.
 
@@ -122,25 +119,23 @@ def write_saved_models(
 
     Args:
       servables: by the names to serve them under.
-      exact: the same in float32, if they are not; the manifests then have the loss of
-        accuracy.
 
     Returns the directories.  Raises `UserError`: 73 when they cannot be written, 65
     if one does not compute the same as the model.
     """
     finals = next_version([Path(output_dir) / what for what in servables])
     with atomic_folders(finals) as folders:
-        for (what, servable), folder in zip(servables.items(), folders, strict=True):
-            fill_folder(folder, servable, source, what, exact.get(what))
+        gaps = [
+            fill_folder(folder, servable, source, what)
+            for (what, servable), folder in zip(servables.items(), folders, strict=True)
+        ]
+    for what, final, gap in zip(servables, finals, gaps, strict=True):
+        print(shown(f"{what}: {final}, greatest difference from the model {gap:.1e}"))
     return finals
 
 
 def fill_folder(
-    folder: Path,
-    servable: Servable,
-    source: ExportedModel,
-    what: str,
-    exact: Servable | None = None,
+    folder: Path, servable: Servable, source: ExportedModel, what: str
 ) -> float:
     """Writes a SavedModel into a folder, loads it again, and writes the manifest.
 
@@ -185,11 +180,6 @@ def fill_folder(
         "differences": differences,
         "tolerance": tolerance,
     }
-    if exact:
-        lost = _differences(loaded, exact.checks)
-        # The difference of other tokens or answers is infinite.
-        lost = {name: gap for name, gap in lost.items() if gap < float("inf")}
-        content["differences_from_float32"] = lost
     write_manifest(folder, content, _PACKAGES)
     return content["max_difference"]
 
@@ -215,39 +205,14 @@ def export_saved_model(request: ExportRequest) -> str:
     Another name than those in WHAT is a fine-tuned task's.
     """
     if request.what in (None, *WHAT):
-        make = functools.partial(_parts, request, request.read_model())
+        source = source_of(request.read_model(), request.precision, request.jit_compile)
+        kinds = parts_of(source, request.what)
+        servables = {what: WHAT[what](source) for what in kinds}
     else:
-        make = functools.partial(_task, request)
-    source, servables = make(request.precision)
-    exact = {} if request.precision == "float32" else make("float32")[1]
-    written = write_saved_models(servables, source, request.output_dir, exact)
-    for what, folder in zip(servables, written, strict=True):
-        _report(what, folder)
+        task = finetuned_task.task_of(request, request.precision)
+        source = task.source._replace(jit_compile=request.jit_compile)
+        print(shown(f"{request.what}: from {task.folder}, {request.precision}"))
+        servable = task._replace(source=source).servable()
+        servables = {request.what.replace(":", "."): servable}
+    write_saved_models(servables, source, request.output_dir)
     return request.output_dir
-
-
-def _parts(
-    request: ExportRequest, stored: StoredModel, precision: str
-) -> tuple[ExportedModel, dict[str, Servable]]:
-    source = source_of(stored, precision, request.jit_compile)
-    kinds = parts_of(source, request.what)
-    return source, {what: WHAT[what](source) for what in kinds}
-
-
-def _task(
-    request: ExportRequest, precision: str
-) -> tuple[ExportedModel, dict[str, Servable]]:
-    task = finetuned_task.task_of(request, precision)
-    source = task.source._replace(jit_compile=request.jit_compile)
-    print(shown(f"{request.what}: from {task.folder}, {precision}"))
-    servable = task._replace(source=source).servable()
-    return source, {request.what.replace(":", "."): servable}
-
-
-def _report(what: str, written: Path) -> None:
-    """Prints the path and the difference from the model."""
-    manifest = verify_folder(written)
-    gap = manifest["max_difference"]
-    print(shown(f"{what}: {written}, greatest difference from the model {gap:.1e}"))
-    for name, lost in manifest.get("differences_from_float32", {}).items():
-        print(f"  {name}: {lost:.1e} from float32")

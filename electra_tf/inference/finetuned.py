@@ -90,8 +90,6 @@ def _predictor(folder: Path, config: Mapping[str, Any]) -> TaskPredictor:
     length = huggingface.max_length(folder, network.shape) or _LONGEST
     length = min(length, _LONGEST, network.shape.max_position_embeddings)
     description = {"type": kind, "scheme": "plain", "has_impossible": is_v2}
-    keys = {"delimiter": "delimiter", "text_a": "text", "choices": "choices"}
-    description |= {k: settings[v] for k, v in keys.items() if v in settings}
     hparams = {
         "task_names": [kind],
         "tasks": {kind: description},
@@ -111,8 +109,8 @@ def _predictor(folder: Path, config: Mapping[str, Any]) -> TaskPredictor:
     make = _Number if of_type.head is NumberHead else of_type.task
     task = make(kind, config, Tokenizer(vocab, *found.tokenizer_config))
     task.usual_columns, task.num_texts = [*map(tuple, columns)], len(columns[0])
-    task.identity = tuple(settings.get("identity", ("id",)))
-    task.word_column = settings.get("words", "words")
+    usual = task.settings()
+    task.settings = lambda: usual | settings  # what an input file has where
     facts = TaskFacts(kind, kind, labels, task.num_texts)
     task.stored = facts
     startup.import_tensorflow()

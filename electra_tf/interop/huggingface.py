@@ -63,16 +63,6 @@ _ALWAYS = {
     "quantization_config": None,
     "auto_map": None,  # a program of its own
 }
-# Keys of config.json that are read, or that change nothing that is computed.
-UNDERSTOOD = {
-    *(field.name for field in dataclasses.fields(ModelConfig)),
-    *_ALWAYS,
-    *"_name_or_path architectures bos_token_id classifier_dropout dtype "
-    "embedding_size eos_token_id gradient_checkpointing id2label label2id model_type "
-    "pad_token_id problem_type summary_activation summary_last_dropout summary_type "
-    "summary_use_proj tie_word_embeddings torch_dtype transformers_version "
-    "use_cache".split(),
-}
 
 
 def is_directory_of(folder: Path) -> bool:
@@ -445,11 +435,7 @@ def _open(folder: Path, allow_pytorch_bin: bool, log: Log) -> StoredTensors:
 def _compared(folder: Path, allow_pytorch_bin: bool) -> str:
     """A note on the difference from transformers; `UserError` (65) if it is large."""
     if not _peer_installed():
-        more = sorted(set(read_json(folder / CONFIG)) - UNDERSTOOD)
-        return (
-            "transformers and torch are not installed: not compared with their "
-            f"results; not understood in {CONFIG}: {', '.join(more) or 'nothing'}"
-        )
+        return "transformers and torch are not installed: not compared with them"
     network = read_network(folder, silent, allow_pytorch_bin)
     compare = functools.partial(_compare_with_peer, folder, network.head())
     return verification.compared("transformers", network, compare)

@@ -76,7 +76,7 @@ def split(stored: checkpoint.StoredModel, what: str = "all") -> dict[str, Networ
     """
     if what not in WHAT:
         raise UserError(f"--what is {what}; it is one of {', '.join(WHAT)}.")
-    if not has_encoder(stored):
+    if not any(name.startswith(f"{ENCODER}encoder/") for name in stored.tensors):
         raise UserError(
             f"{stored.origin} consists of two towers: it has no encoder that reads a "
             "whole text.\n--format tf1 exports the whole model."
@@ -116,11 +116,6 @@ def split(stored: checkpoint.StoredModel, what: str = "all") -> dict[str, Networ
     if what not in found:
         raise UserError(f"{stored.origin} has no {what}; it has {', '.join(found)}.")
     return {what: found[what]}
-
-
-def has_encoder(stored: checkpoint.StoredModel) -> bool:
-    """Whether there is an encoder beside a generator's two towers."""
-    return any(name.startswith(f"{ENCODER}encoder/") for name in stored.tensors)
 
 
 def is_representable(stored: checkpoint.StoredModel) -> bool:
@@ -181,17 +176,13 @@ def outputs(
 ) -> list[dict[str, np.ndarray]]:
     """The outputs of networks on a batch of `input_ids`, `input_mask`, `segment_ids`.
 
-    Networks of one shape that follow each other are built once.
-
     Returns of each "hidden" [B, L, H] and, by its head, "discriminator" [B, L] logits,
     "generator" [B, L, V] logits, or "logits" of a task: of tokens [B, L, labels], of
     texts [B, labels], of choices [B, 1], of starts and ends [B, L, 2].
     """
-    results, built = [], None
+    results = []
     for network in found:
-        kind = network.shape, network.embedding_size, network.head()
-        if kind != built:
-            (encoder, head), built = _layers(*kind), kind
+        encoder, head = _layers(network)
         for variable in encoder.variables + (head.variables if head else []):
             variable.assign(network.weight(variable.path))
         inputs = (batch[name] for name in ("input_ids", "input_mask", "segment_ids"))
@@ -221,19 +212,20 @@ def _task_logits(network: Network, hidden: np.ndarray) -> np.ndarray:
     return dense(hidden, last)
 
 
-def _layers(shape: ModelConfig, embedding_size: int, head: str | None):
+def _layers(network: Network):
     """(encoder, its head as a layer or None), built."""
     from electra_tf.model.encoder import TextEncoder
     from electra_tf.pretrain.heads import DiscriminatorPredictions, MaskedLMHead
 
+    shape, embedding_size = network.shape, network.embedding_size
     encoder = TextEncoder(shape, embedding_size, dtype="float32")
     encoder.build(None)
     width, act = shape.hidden_size, shape.hidden_act
     layer = None
-    if head == DISCRIMINATOR_HEAD:
+    if network.head() == DISCRIMINATOR_HEAD:
         layer = DiscriminatorPredictions(width, hidden_act=act, dtype="float32")
         layer.build()
-    elif head == GENERATOR_HEAD:
+    elif network.head() == GENERATOR_HEAD:
         name = "generator_predictions"
         layer = MaskedLMHead(
             embedding_size, shape.vocab_size, name, hidden_act=act, dtype="float32"

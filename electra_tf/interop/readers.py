@@ -54,10 +54,6 @@ _OTHERS = {
         "export_model.py --allow-pytorch-bin reads its weights alone; so does "
         "save_pretrained of transformers (model.safetensors)."
     ),
-    r".*\.keras": (
-        "{0} is a model saved by Keras: keras.saving.load_model reads it, after "
-        "`from electra_tf import ElectraPretrainer, TextEncoder`."
-    ),
     r"checkpoint-\d+": "{1} is the output of a Trainer: give one, such as {0}.",
 }
 

@@ -34,18 +34,16 @@ class TransformersHead:
       has_classes: whether each output is a label.
       has_choices: whether its inputs are [B, C, L] there.
       may_repeat: whether several outputs may have one label.
-      note: what a user should be told of an export.
     """
 
     architecture: str
     layers: tuple[str, ...]
     hub_task: str | None = None
     problem_type: str | None = None
-    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    has_classes: bool = False
+    settings: ClassVar[Mapping[str, Any]] = {}
+    has_classes: ClassVar[bool] = False
     has_choices: ClassVar[bool] = False
     may_repeat: ClassVar[bool] = False
-    note: ClassVar[str | None] = None
 
     def fits(self, problem: str | None, count: int) -> bool:
         """Whether a problem_type (None: unknown) with `count` outputs is this one."""
@@ -109,8 +107,7 @@ class _Tags(TransformersHead):
     So all rows of the segment table are the one that is used.
     """
 
-    may_repeat = True
-    note = "Segment 0 is written as segment 1, which this tagger was trained with."
+    has_classes = may_repeat = True
 
     def labels(self, facts):
         """Pipelines join B- and I- to names, which S- and E- would split."""
@@ -183,6 +180,8 @@ class _Spans(TransformersHead):
 class _Text(TransformersHead):
     """A dense layer at [CLS] as two with GELU between, by x = gelu(x) - gelu(-x)."""
 
+    has_classes = True
+
     def reason_against(self, facts, config):
         width, count = config.model_config().hidden_size, len(facts.labels)
         if 2 * count <= width:
@@ -216,6 +215,8 @@ class _Text(TransformersHead):
 class _Number(_Text):
     """A share cut to 0 ... 1, on the task's scale: max(x, 0) - max(x - 1, 0)."""
 
+    has_classes = False
+
     def fits(self, problem, count):
         return super().fits(problem, count) and count == 1
 
@@ -239,7 +240,8 @@ class _Number(_Text):
 class _Choices(_Text):
     """A score for each choice."""
 
-    has_choices = True
+    settings = {"summary_type": "first", "summary_activation": "gelu"}
+    has_classes, has_choices = False, True
 
     def expected(self, facts, outputs):
         return super().expected(facts, outputs)[:, None]  # of one choice each
@@ -251,30 +253,21 @@ class _Choices(_Text):
         }
 
 
-_TEXT = {
-    "architecture": "ElectraForSequenceClassification",
-    "layers": ("classifier/dense", "classifier/out_proj"),
-    "hub_task": "text-classification",
-}
+_TEXT = (
+    "ElectraForSequenceClassification",
+    ("classifier/dense", "classifier/out_proj"),
+    "text-classification",
+)
 # By the type of the task. Of several that fit a config.json, the first is meant.
 HEADS: dict[str, TransformersHead] = {
-    "regression": _Number(**_TEXT, problem_type="regression"),
-    "classification": _Text(
-        **_TEXT, problem_type="single_label_classification", has_classes=True
-    ),
-    "multilabel": _Text(
-        **_TEXT, problem_type="multi_label_classification", has_classes=True
-    ),
+    "regression": _Number(*_TEXT, "regression"),
+    "classification": _Text(*_TEXT, "single_label_classification"),
+    "multilabel": _Text(*_TEXT, "multi_label_classification"),
     "multiple_choice": _Choices(
-        "ElectraForMultipleChoice",
-        ("sequence_summary/summary", "classifier"),
-        settings={"summary_type": "first", "summary_activation": "gelu"},
+        "ElectraForMultipleChoice", ("sequence_summary/summary", "classifier")
     ),
     "tagging": _Tags(
-        "ElectraForTokenClassification",
-        ("classifier",),
-        "token-classification",
-        has_classes=True,
+        "ElectraForTokenClassification", ("classifier",), "token-classification"
     ),
     "qa": _Spans("ElectraForQuestionAnswering", ("qa_outputs",), "question-answering"),
 }

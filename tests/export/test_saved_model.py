@@ -245,16 +245,11 @@ class TestPartsOfAModel:
         assert saved_model.kinds_of(source) == ["encoder", "preprocessor"]
         write_part(source, "encoder", tmp_path / "exports")
 
-    def test_loss_of_bfloat16_is_recorded(self, tmp_path):
+    def test_type_of_the_computation_is_recorded(self, tmp_path):
         stored = readers.read(write_run(tmp_path, tiny_source()))
         source = saved_model.source_of(stored, "mixed_bfloat16")
-        exact = saved_model.source_of(stored)
-        found = write_part(source, "encoder", tmp_path / "out", exact)
-        content = manifest.verify_folder(found)
-        assert content["precision"] == "mixed_bfloat16"
-        lost = content["differences_from_float32"]["serving_default/sequence_output"]
-        # 8 bits of numbers of about 1; in float32 the difference would be 1e-6.
-        assert 1e-3 < lost < 0.1
+        found = write_part(source, "encoder", tmp_path / "out")
+        assert manifest.verify_folder(found)["precision"] == "mixed_bfloat16"
 
 
 @pytest.mark.thorough

@@ -56,14 +56,11 @@ def shared_source(variant="electra") -> ExportedModel:
     return tiny_source(variant, dropout=0.2, layers=2)
 
 
-def write_part(source: ExportedModel, what, folder, in_float32=None) -> Path:
+def write_part(source: ExportedModel, what, folder) -> Path:
     """Writes the SavedModel of a part; returns its directory."""
     [what] = saved_model.parts_of(source, what)
-    make = saved_model.WHAT[what]
-    exact = {what: make(in_float32)} if in_float32 else {}
-    return saved_model.write_saved_models({what: make(source)}, source, folder, exact)[
-        0
-    ]
+    made = {what: saved_model.WHAT[what](source)}
+    return saved_model.write_saved_models(made, source, folder)[0]
 
 
 @functools.cache

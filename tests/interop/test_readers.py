@@ -243,7 +243,7 @@ def with_file(name, **content):
         (folder / name).write_bytes(b"PK\x03\x04")
         if content:
             (folder / "config.json").write_text(json.dumps(content))
-        return folder / name if name.endswith(("keras", "index")) else folder
+        return folder
 
     return make
 
@@ -254,7 +254,6 @@ NO_MODELS = {
     "trainer": (trainer, "Trainer", "checkpoint-1000"),
     "tensorflow": (with_file("tf_model.h5", model_type="electra"), "from_tf=True"),
     "flax": (with_file("flax_model.msgpack", model_type="electra"), "from_flax=True"),
-    "keras": (with_file("a.keras"), "a.keras is a model saved by Keras", "load_model"),
     "nothing": (lambda folder: None, "holds no model that can be read"),
     "data": (
         lambda folder: (folder / "models/small").mkdir(parents=True),
