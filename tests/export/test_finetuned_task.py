@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import electra_tf
 from electra_tf.errors import UserError
@@ -17,8 +18,8 @@ from electra_tf.finetune import inputs
 from electra_tf.finetune.tagging import spans_of
 from electra_tf.inference import prediction
 from tests.helpers import tiny_finetuning
-from tests.helpers.exporting import NAMES, Failed, fresh_process, shared_export
-from tests.helpers.runs import by_default
+from tests.helpers.exporting import LETTERS, NAMES, Failed, fresh_process, shared_export
+from tests.helpers.runs import SPECIAL, by_default
 from tests.helpers.tiny_trials import (
     JOINT,
     PLAIN,
@@ -75,7 +76,6 @@ def exports(data, configs, tmp_path_factory):
 @pytest.fixture(scope="module")
 def hugging_face(configs, tmp_path_factory):
     """A function: name -> model in the format of transformers."""
-    pytest.importorskip("safetensors")
 
     @functools.cache
     def export(name):
@@ -262,7 +262,6 @@ def test_model_of_a_request(data, configs):
 @pytest.mark.parametrize("kind", ["classification", "tagging"])
 def test_exports_read_the_tables_of_their_trial(data, tmp_path, kind):
     """By the columns of the description, with the user's own ids; running text, too."""
-    pytest.importorskip("safetensors")
     row = {"nr": "n7", "id": "no", "index": 3, "words": ["no"]}
     row |= {"tokens": WORDS[:3], "tags": ["B-A", "O", "O"], "said": "waa", "class": "y"}
     file = tmp_path / "own.jsonl"
@@ -318,3 +317,53 @@ def test_exports_keep_task_and_id_column(exports, hugging_face, tmp_path):
     (copy / "manifest.json").unlink()
     with pytest.raises(UserError, match="fine-tuned on classification"):
         electra_tf.load(copy, task="cola")
+
+
+# The self-checks of exports.
+
+
+def with_a_tie(folder, name, precision):
+    """A model for which the first label and the last are equally good, and its bias."""
+    task = finetuned_task.read_task(folder, name, precision)
+    values = {v.path.rpartition("/")[2]: v for v in task.variables if name in v.path}
+    values["kernel"].assign(np.zeros(values["kernel"].shape))
+    values["bias"].assign([0.0, *[-1.0] * (len(task.facts.labels) - 2), 0.0])
+    return task, values["bias"]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("name", "best"), [("cola", "label"), ("chunk", "labels")])
+def test_near_tie_is_accepted_in_half_precision_alone(configs, tmp_path, name, best):
+    """The last label leads by less than the precision of bfloat16 at 1."""
+    for precision in ("mixed_bfloat16", "float32"):
+        folder = Path(configs[name].trial_dir(1))
+        task, bias = with_a_tie(folder, name, precision)
+        made = task.servable()
+        bias.assign([*bias.numpy()[:-1], 2.0**-9])
+        place = tmp_path / precision
+        if precision == "float32":
+            with pytest.raises(UserError, match="differ"):
+                saved_model.write_saved_models({name: made}, task.source, place)
+            return
+        [written] = saved_model.write_saved_models({name: made}, task.source, place)
+        loaded = tf.saved_model.load(str(written)).signatures["serving_default"]
+        [check] = [c for c in made.checks if c.signature == "serving_default"]
+        found = loaded(text=tf.constant(check.inputs["text"]))[best].numpy()
+        assert {*found.ravel()} - {b""} == {task.facts.labels[-1].encode()}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("answer_text", [None, "original", "offsets"])
+def test_answers_with_unknown_words_are_checked_by_characters(tmp_path, answer_text):
+    """As the graph cuts them; the original's rule has whole words there."""
+    data = write_data(tmp_path)
+    known = [c for c in LETTERS if c not in "qxz"]
+    tokens = [*SPECIAL, *known, *(f"##{c}" for c in known), "?", "."]
+    (data / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens))
+    hparams = SQUAD | PLAIN | {"max_answer_length": 20, "answer_text": answer_text}
+    config, _, _ = write_run(data, hparams)
+    task = finetuned_task.read_task(Path(config.trial_dir(1)), "squad")
+    made = task.servable()
+    asked = [name for check in made.checks for name in check.expected]
+    assert "answer" in asked
+    saved_model.write_saved_models({"squad": made}, task.source, tmp_path / "out")

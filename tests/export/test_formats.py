@@ -96,17 +96,8 @@ def test_saved_models_compute_the_same(runs, tmp_path, name):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", ["replace_mlm", "all_tokens_mlm", "adversarial"])
-def test_encoders_for_transformers(runs, tmp_path, name):
-    pytest.importorskip("safetensors")
-    export(runs(name)[0], tmp_path / "out", "huggingface", what="encoder")
-    assert any((tmp_path / "out").rglob("*"))
-
-
-@pytest.mark.thorough
 def test_main_network_of_a_model_without_discriminator(runs, tmp_path):
     """Not the smaller generator: runs that start from the folder get its encoder."""
-    pytest.importorskip("safetensors")
     data, weights = runs("replace_mlm")
     out = export(data, tmp_path / "out", "huggingface")
     run = readers.find(data / "models" / "tiny", print)

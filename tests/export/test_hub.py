@@ -183,7 +183,6 @@ def test_written_directory_is_uploaded_without_a_model(run, directory):
 
 @pytest.mark.thorough
 def test_networks_of_transformers_are_uploaded(run, tmp_path):
-    pytest.importorskip("safetensors")
     out, form, publish = tmp_path / "hf", "huggingface", ["--publish=huggingface"]
     with hugging_face() as (hub, env):
         done = upload(run, out, *publish, env=env, named=True, form=form)

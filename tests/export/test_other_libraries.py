@@ -163,7 +163,6 @@ def test_heads_without_an_equivalent_are_refused(folders, tmp_path, name, reason
 
 
 def test_head_that_computes_otherwise_is_not_written(folders, tmp_path, monkeypatch):
-    pytest.importorskip("safetensors")
     monkeypatch.setattr(task_heads, "_SHARP", 2.0**4)
     task = finetuned_task.read_task(*folders["sts"])
     with pytest.raises(UserError, match="electra_tf as fine-tuned"):

@@ -6,13 +6,12 @@ What they must answer is computed here from the Keras model and the Python token
 
 import json
 import os
-import shutil
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.errors import UserError
 from electra_tf.export import saved_model
 from electra_tf.export.parts import python_pack
 from electra_tf.export.signatures import Check
@@ -29,7 +28,7 @@ from tests.helpers.exporting import (
     write_part,
     write_run,
 )
-from tests.helpers.runs import GOLDEN, run_script
+from tests.helpers.runs import GOLDEN
 from tests.text.test_tokenization import random_texts, spelling_vocabulary
 
 TEXTS = ["The doctor opened the giraffe and read it.", "", "a good film!", "中é"]
@@ -153,12 +152,6 @@ class TestPreprocessor:
 
 
 class TestWriting:
-    def test_versions_follow_each_other(self, source, tmp_path):
-        (tmp_path / "preprocessor" / "3").mkdir(parents=True)
-        found = write_part(source, "preprocessor", tmp_path)
-        assert found == tmp_path / "preprocessor" / "4"
-        assert sorted(p.name for p in found.parent.iterdir()) == ["3", "4"]
-
     def test_parts_of_a_version_appear_together(self, source, tmp_path, monkeypatch):
         """A server must not use an encoder and a preprocessor of two models."""
         (tmp_path / "preprocessor" / "3").mkdir(parents=True)
@@ -188,23 +181,6 @@ class TestWriting:
         assert content["do_lower_case"] is True
         vocab = detector / "assets" / "vocab.txt"
         assert vocab.read_text().splitlines() == list(source.vocab.tokens)
-
-    @pytest.mark.parametrize("damage", ["flip", "remove", "add"])
-    def test_damage_is_found(self, exported, tmp_path, damage):
-        copy = shutil.copytree(exported["preprocessor"], tmp_path / "copy")
-        target = copy / "saved_model.pb"
-        if damage == "flip":
-            content = bytearray(target.read_bytes())
-            content[len(content) // 2] ^= 1
-            target.write_bytes(content)
-        elif damage == "remove":
-            target.unlink()
-        else:
-            target = copy / "assets" / "more.txt"
-            target.write_text("")
-        with pytest.raises(UserError, match=target.name) as caught:
-            manifest.verify_folder(copy)
-        assert caught.value.exit_code == EXIT_DAMAGED
 
     def test_saved_model_that_differs_is_not_published(self, source, tmp_path):
         """The SavedModel of one model, checked with the outputs of another."""
@@ -250,23 +226,6 @@ class TestPartsOfAModel:
         source = saved_model.source_of(stored, "mixed_bfloat16")
         found = write_part(source, "encoder", tmp_path / "out")
         assert manifest.verify_folder(found)["precision"] == "mixed_bfloat16"
-
-
-@pytest.mark.thorough
-def test_command_exports_every_part_of_the_model(tmp_path):
-    write_run(tmp_path, tiny_source("mlm"))
-    done = run_script(
-        *("export_model.py", f"--data-dir={tmp_path}", "--model-name=tiny"),
-        *("--format=saved_model", f"--output-dir={tmp_path / 'out'}"),
-    )
-    assert done.returncode == 0, done.stderr
-    found = sorted(p.name for p in (tmp_path / "out").iterdir())
-    assert found == ["encoder", "generator", "preprocessor"]
-    for kind in found:
-        content = manifest.verify_folder(tmp_path / "out" / kind / "1")
-        assert content["step"] == 7 and content["model"] == "tiny"
-        gap = content["max_difference"]
-        assert gap < 1e-5 and f"{gap:.1e}" in done.stdout
 
 
 def test_tokens_that_fill_masks_are_compared(source, tmp_path):

@@ -7,7 +7,8 @@ import pytest
 from electra_tf.errors import UserError
 from electra_tf.finetune import conll
 from electra_tf.finetune.inputs import open_source
-from tests.finetune.test_tag_schemes import conlleval
+from tests.finetune.test_tag_schemes import conlleval, written
+from tests.finetune.test_tagging import predicted
 from tests.helpers.own_task import own_tasks, write_files
 from tests.helpers.runs import refused
 
@@ -143,35 +144,6 @@ def test_tables_in_csv_are_refused(tmp_path):
         open_source("x.csv", None, "words")
 
 
-def predicted(task, spans):
-    """The scorer of the dev set, where all sentences get the same spans."""
-    scorer = task.scorer("dev")
-    for example in task.read("dev"):
-        [features] = task.featurize(example, False)
-        count = len(example.words)
-        tags = conll_tags(spans, count)
-        ids = [task.labels.index(tag) for tag in tags]
-        scorer.update(
-            {
-                "eid": example.eid,
-                "predictions": ids,
-                "labels": features["labels"],
-                "loss": 0.0,
-                "labels_mask": features["labels_mask"],
-                "logits": np.eye(len(task.labels))[ids],
-            }
-        )
-    return scorer
-
-
-def conll_tags(spans, count):
-    found = ["O"] * count
-    for first, last, name in spans:
-        inner = ["S"] if first == last else ["B", *"I" * (last - first - 1), "E"]
-        found[first : last + 1] = [f"{letter}-{name}" for letter in inner]
-    return found
-
-
 # Scheme -> the tags of PER at 0 to 2, of PER at 3 and of LOC at 5.
 SCHEMES = {
     "IOB1": ["I-PER", "I-PER", "I-PER", "B-PER", "O", "I-LOC"],
@@ -187,18 +159,19 @@ SCHEMES = {
 @pytest.mark.parametrize("name", ["LOC", "first name"])
 def test_what_is_written_has_the_scores_of_conlleval(tmp_path, scheme, name):
     """Read back by conlleval's rules, from the tags in the letters that it knows."""
-    tags = [tag.replace("LOC", name) for tag in SCHEMES[scheme]]
-    text = lines([*WORDS, "x"], tags) + lines(["x"] * 6, ["O"] * 6)
+    own = [tag.replace("LOC", name) for tag in SCHEMES[scheme]]
+    text = lines([*WORDS, "x"], own) + lines(["x"] * 6, ["O"] * 6)
     [task] = own_tasks(tmp_path, {"train.txt": text}, "tagging")
     spans = [(0, 2, "PER"), (5, 5, name)]
-    scorer = predicted(task, spans)
+    tags = (written(spans, len(example.words), "BIOES") for example in task.read("dev"))
+    scorer = predicted(task, "dev", *tags)
     [_, path] = task.write_predictions("dev", scorer, str(tmp_path / "out"))
     counts = np.zeros(3)
     for line_group in open(path, encoding="utf-8").read().strip().split("\n\n"):
         cells = [line.split("\t") for line in line_group.split("\n")]
         ours, theirs = (set(conlleval([as_bioes(c[k]) for c in cells])) for k in (2, 1))
         counts += len(ours & theirs), len(ours), len(theirs)
-        assert {c[1] for c in cells} <= {*tags, "O"}
+        assert {c[1] for c in cells} <= {*own, "O"}
     results = dict(scorer.get_results())
     precision, recall = counts[0] / counts[1], counts[0] / counts[2]
     assert results["precision"] == pytest.approx(100 * precision)

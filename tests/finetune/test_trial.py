@@ -8,7 +8,6 @@ import types
 from pathlib import Path
 
 import pytest
-import tensorflow as tf
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.console import Console
@@ -18,7 +17,6 @@ from electra_tf.finetune import trial
 from electra_tf.finetune.classification import RegressionScorer
 from electra_tf.finetune.results import Evaluations, Results, TrialResult
 from electra_tf.finetune.trial import main_score
-from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.lock import Lock
 from electra_tf.storage.mirror import Outputs
 from electra_tf.text.vocabulary import Vocabulary
@@ -86,19 +84,6 @@ def test_others_keep_out_until_a_trial_is_written_and_removed(tmp_path, monkeypa
     assert run_module.run_trials(shared, results, outputs) == 0
     assert os.listdir(config.trial_dir(1)) == ["weights"]
     assert not os.path.exists(config.trial_dir(2))
-
-
-def test_trial_continues_when_its_initial_model_was_moved(tmp_path):
-    known = {"init_sha256": "a", "task_names": ["x"], "tasks": {}}
-
-    def checkpoints(path, digest):
-        settings = known | {"init_checkpoint": path}
-        return Checkpoints(tmp_path, identity={"features": digest}, settings=settings)
-
-    begun = checkpoints("data/m", "1")
-    begun.save(5, {"global_step": tf.Variable(5)})
-    saved = begun.newest_intact()
-    trial._check_is_same(checkpoints("/data/m", "1"), saved)
 
 
 def test_best_step_and_patience(tmp_path):

@@ -130,14 +130,8 @@ PARTS = {
     "discriminator": "encode detect score save",
     "task": "encode predict",
 }
-CALLS = {
-    "encode": ("w1",),
-    "detect": ("w1",),
-    "corrupt": ("w1",),
-    "score": ("w1",),
-    "fill_mask": ("w1 [MASK]",),
-    "predict": (["w1"],),
-}
+CALLS = dict.fromkeys(("encode", "detect", "corrupt", "score"), ("w1",))
+CALLS |= {"fill_mask": ("w1 [MASK]",), "predict": (["w1"],)}
 
 
 @pytest.mark.parametrize("kind", by_default(PARTS, ["electra", "encoder", "task"]))

@@ -36,9 +36,9 @@ def write_saved_model(folder):
 def write_huggingface(folder):
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    from tests.inference import test_huggingface_heads
+    from tests.inference import test_finetuned
 
-    test_huggingface_heads.write(folder, "SequenceClassification", num_labels=2)
+    test_finetuned.write(folder, "SequenceClassification", num_labels=2)
 
 
 WRITERS = [write_saved_model, write_huggingface]

@@ -14,7 +14,6 @@ from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.inference import detection
 from electra_tf.inference.model import TokenPrediction
 from electra_tf.inference.pretrained_model import PretrainedModel
-from electra_tf.interop import huggingface, readers, tf1
 from electra_tf.interop.checkpoint import empty_pretrainer
 from electra_tf.text.vocabulary import Vocabulary
 from tests.helpers.runs import SPECIAL, TINY
@@ -131,12 +130,6 @@ def test_corrupt_replaces_whole_words_of_a_list(tmp_path):
     assert (found == 2).sum() == 80 and not (found == 1).any()  # 4 of 28 tokens each
 
 
-def test_a_masked_language_model_detects_nothing(pretrained):
-    model = electra_tf.load(pretrained("mlm") / "models" / "mlm")
-    with pytest.raises(UserError, match="is a masked language model"):
-        model.detect(TEXT)
-
-
 def test_directories_without_a_whole_checkpoint(copy):
     # Not taken for checkpoints of the original, which have no manifest.
     for manifest in copy.glob("model.ckpt-*.json"):
@@ -148,38 +141,6 @@ def test_directories_without_a_whole_checkpoint(copy):
         path.unlink()
     with pytest.raises(UserError, match="has no checkpoint yet"):
         electra_tf.load(copy)
-
-
-def test_another_vocabulary_is_refused(copy, tmp_path):
-    vocab = tmp_path / "vocab.txt"
-    vocab.write_text(vocab.read_text().replace("w54", "other"))
-    with pytest.raises(UserError, match="trained with another vocabulary"):
-        electra_tf.load(copy)
-
-
-def check_same(model, other):
-    texts = [TEXT, "w5 " * 20]
-    for ours, theirs in zip(model.detect(texts), other.detect(texts), strict=True):
-        assert [t[:3] for t in ours] == [t[:3] for t in theirs]
-        found = [t.probability for t in theirs]
-        assert found == pytest.approx([t.probability for t in ours], abs=1e-6)
-    ours, theirs = (m.score_texts(texts, "discriminator") for m in (model, other))
-    assert [t.score for t in ours] == pytest.approx([t.score for t in theirs])
-
-
-def test_models_of_hugging_face_give_the_same(model, run, tmp_path):
-    stored, quiet = readers.read(run), {"log": lambda line: None}
-    huggingface.write_huggingface(stored, "discriminator", tmp_path / "d", **quiet)
-    other = electra_tf.load(tmp_path / "d")
-    check_same(model, other)
-    with pytest.raises(UserError, match="without its generator"):
-        other.corrupt(TEXT)
-
-
-@pytest.mark.thorough
-def test_models_of_the_original_give_the_same(model, run, tmp_path):
-    tf1.write_tf1(readers.read(run), "all", tmp_path / "tf1", log=lambda line: None)
-    check_same(model, electra_tf.load(tmp_path / "tf1"))
 
 
 # Marks.

@@ -7,6 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from electra_tf.errors import UserError
 from electra_tf.interop import huggingface, networks, readers, verification
@@ -30,9 +31,6 @@ from tests.helpers.interop_models import (
     refused,
 )
 from tests.helpers.runs import by_default
-
-pytest.importorskip("safetensors")
-from safetensors.numpy import load_file, save_file  # noqa: E402
 
 QUERY = "electra.encoder.layer.0.attention.self.query.weight"
 BIAS = "electra.encoder.layer.0.attention.self.query.bias"

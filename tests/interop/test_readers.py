@@ -28,7 +28,6 @@ from tests.helpers.interop_models import (
     refused,
 )
 
-pytest.importorskip("safetensors")
 OVERRIDES = "model_hparam_overrides"
 WRITERS = {
     "tf1": tf1.write_tf1,
@@ -122,7 +121,6 @@ SEEDS = [
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_exported_models_are_read_back(seed, tmp_path):
-    pytest.importorskip("keras_hub")
     rng = np.random.default_rng(seed)
     while (made := random_run(rng, tmp_path, seed)) is None:
         pass

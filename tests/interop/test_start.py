@@ -74,7 +74,6 @@ def test_all_weights_are_loaded_from_every_format(exported, tmp_path, form):
     if form == "tf1":
         path = exported
     elif form == "huggingface":
-        pytest.importorskip("safetensors")
         path = huggingface.write_huggingface(stored, "all", tmp_path / "o", **quiet)
     started = Started(path)
     started.equal(stored.tensors, stored.tensors)

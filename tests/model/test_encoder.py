@@ -13,7 +13,6 @@ from electra_tf.config.model import ModelConfig
 from electra_tf.errors import UserError
 from electra_tf.model import encoder as modeling
 from electra_tf.model import transformer_layer
-from electra_tf.pretrain import heads
 from tests.helpers.runs import by_default
 from tests.helpers.tiny_pretraining import tiny_batch, tiny_config, tiny_model
 
@@ -134,13 +133,6 @@ def test_same_numbers_in_a_graph_of_unknown_shape():
     np.testing.assert_allclose(found, states(layer, text()), atol=5e-6)
 
 
-def test_intermediate_activation_is_the_exact_gelu():
-    x = tf.constant([-3.0, -1.0, 0.0, 0.5, 2.0])
-    normal = [0.0013498980, 0.1586552539, 0.5, 0.6914624613, 0.9772498681]
-    expected = np.array(x) * normal
-    np.testing.assert_allclose(transformer_layer.gelu(x), expected, atol=1e-6)
-
-
 # Dropout.
 
 
@@ -238,35 +230,19 @@ def test_attention_dropout_keeps_the_mean():
 # Keras.
 
 
-LAYERS = {
-    "embeddings": lambda: modeling.Embeddings(50, 8, 16, 2, 0.1, 0.05),
-    "encoder": lambda: modeling.Encoder(2, 16, 2, 24, 0.2, 0.3, 0.05, "rtl"),
-    "layer_norm": lambda: transformer_layer.LayerNorm(name="norm"),
-    "transformer": lambda: transformer_layer.TransformerLayer(
-        16, 2, 24, name="layer_0"
-    ),
-    "head": lambda: heads.DiscriminatorPredictions(16, 0.05),
-}
-
-
-@pytest.mark.parametrize("name", LAYERS)
-def test_layer_from_config(name):
-    layer = LAYERS[name]()
-    copy = type(layer).from_config(json.loads(json.dumps(layer.get_config())))
-    assert copy.get_config() == layer.get_config()
+def test_encoder_from_config():
+    layer = modeling.Encoder(2, 16, 2, 24, 0.2, 0.3, 0.05, "rtl")
+    copy = modeling.Encoder.from_config(json.loads(json.dumps(layer.get_config())))
     for each in (layer, copy):
         each.build((None, 16))
+        randomise(each, seed=6)
     assert [v.path for v in copy.weights] == [v.path for v in layer.weights]
-    assert [v.shape for v in copy.weights] == [v.shape for v in layer.weights]
-    if name == "encoder":
-        for each in (layer, copy):
-            randomise(each, seed=6)
-        x = tf.random.stateless_normal([2, 6, 16], [0, 1])
-        mask = tf.constant([[1] * 6, [1] * 4 + [0] * 2])
-        for seed in (None, tf.constant([1, 2])):
-            pairs = zip(layer(x, mask, seed), copy(x, mask, seed), strict=True)
-            for one, other in pairs:
-                np.testing.assert_array_equal(one, other)
+    x = tf.random.stateless_normal([2, 6, 16], [0, 1])
+    mask = tf.constant([[1] * 6, [1] * 4 + [0] * 2])
+    for seed in (None, tf.constant([1, 2])):
+        pairs = zip(layer(x, mask, seed), copy(x, mask, seed), strict=True)
+        for one, other in pairs:
+            np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
@@ -302,22 +278,6 @@ def test_layer_norm_statistics_are_float32():
     y = np.float64(x)
     expected = (y - y.mean(1, keepdims=True)) / y.std(1, keepdims=True)
     np.testing.assert_allclose(out, expected, atol=3e-3)
-
-
-def test_embeddings_by_hand():
-    layer = modeling.Embeddings(50, 8, 16, 2, 0.0)
-    layer.build()
-    randomise(layer)
-    ids = np.array([[7, 7, 9]])
-    out = layer(tf.constant(ids), tf.constant([[0, 1, 1]])).numpy()[0]
-    total = layer.word_embeddings.numpy()[ids[0]]
-    total = total + layer.token_type_embeddings.numpy()[[0, 1, 1]]
-    total = total + layer.position_embeddings.numpy()[:3]
-    normal = total - total.mean(1, keepdims=True)
-    normal /= total.std(1, keepdims=True)
-    norm = layer.layer_norm
-    expected = normal * norm.gamma.numpy() + norm.beta.numpy()
-    np.testing.assert_allclose(out, expected, atol=1e-5)
 
 
 def test_hidden_act_is_used_everywhere():

@@ -109,6 +109,7 @@ def test_a_failure_leaves_nothing(tmp_path, error):
     ("damage", "message"),
     [
         (lambda f: f.write_bytes(b"124"), "part/weights does not match its checksum"),
+        (lambda f: f.unlink(), "part/weights is missing"),
         (lambda f: f.with_name("more").touch(), "part/more is new"),
     ],
 )

@@ -1,19 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The workers of a run by TF_CONFIG, and how they meet."""
+"""The workers of a run by TF_CONFIG, and how they meet; runs that must end early."""
 
+import functools
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
 import time
+import types
 
 import pytest
 
 from electra_tf.errors import UserError
-from electra_tf.train.supervisor import Cluster
-from tests.helpers.runs import ROOT
+from electra_tf.storage.checkpoints import Checkpoints
+from electra_tf.train.supervisor import Cluster, StopRequest, parse_duration
+from tests.helpers.forked_runs import before_steps, metrics_of, pretrain
+from tests.helpers.runs import ROOT, TINY, tiny
 from tests.helpers.workers import tf_configs
 
 
@@ -173,3 +178,155 @@ def test_the_slurm_job_is_requeued_only_where_that_helps(codes, is_requeued, tmp
     (tmp_path / "failed.7").touch()  # of an earlier run of the job
     script = (LAUNCHERS / "slurm.sh").read_text()
     assert ("again" in launched(script, tmp_path, tools, **SLURM)) == is_requeued
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        *(("5400", 5400), ("90s", 90), ("1h30m", 5400), ("1H30", 3630)),
+        *(("1d1h1m1s", 90061), ("0", 0)),
+        *((wrong, None) for wrong in ("", "-5", "1.5h", "1h30x", "30m1h")),
+    ],
+)
+def test_durations(text, seconds):
+    if seconds is not None:
+        assert parse_duration(text, "--flag") == seconds
+        return
+    with pytest.raises(UserError, match="--flag .* is not a duration") as caught:
+        parse_duration(text, "--flag")
+    assert caught.value.exit_code == 2
+
+
+ALL = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+@pytest.fixture(autouse=True)
+def default_signals():
+    """Also if the tests run under nohup, or in the background of a script."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in ALL}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", ALL)
+def test_the_first_signal_is_noted_the_second_acts(number):
+    before = signal.getsignal(number)
+    with StopRequest() as stop:
+        assert stop.reason() is None
+        os.kill(os.getpid(), number)
+        assert stop.reason() == number.name
+        assert {signal.getsignal(n) for n in ALL} == {signal.SIG_DFL}
+    assert signal.getsignal(number) == before
+
+
+def test_a_run_stops_if_the_next_round_and_save_take_too_long():
+    stop = StopRequest(100, since=time.monotonic() - 60)
+    assert stop.reason() is None and stop.reason(20) is None
+    assert stop.reason(41) == "max_wall_time"
+    assert StopRequest(100, since=time.monotonic() - 101).reason() == "max_wall_time"
+    assert StopRequest().reason(1e9) is None
+
+
+def run_code(text):
+    return subprocess.run(
+        [sys.executable, "-c", text],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+BLOCK = """
+import os, signal, time
+from electra_tf.train.supervisor import leave_at_once, plain_signals
+
+signal.signal(signal.SIGHUP, signal.{at_start})
+with leave_at_once(), plain_signals({seconds}):
+    os.kill(os.getpid(), {number})
+    time.sleep({seconds} and 0.6)
+print("ended")
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "at_start", "seconds", "code"),
+    [
+        (int(signal.SIGTERM), "SIG_DFL", 9, -signal.SIGTERM),
+        (int(signal.SIGHUP), "SIG_IGN", 9, 0),  # by nohup
+        (0, "SIG_IGN", 0.2, -signal.SIGALRM),
+    ],
+)
+def test_a_block_that_signals_end(number, at_start, seconds, code):
+    text = BLOCK.format(number=number, at_start=at_start, seconds=seconds)
+    done = run_code(text)
+    assert done.returncode == code, done.stderr
+    assert ("ended" in done.stdout) == (code == 0)
+
+
+IN_A_FINALIZER = """
+import os, signal, time
+from electra_tf.train import supervisor
+
+class File:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.1)
+
+with supervisor.leave_at_once():
+    File()
+    time.sleep(60)
+"""
+
+
+def test_signal_in_a_finalizer_ends_the_process():
+    """Python ignores exceptions there, so SystemExit would not get out."""
+    done = run_code(IN_A_FINALIZER)
+    assert done.returncode == 42
+    assert done.stdout.count("SIGTERM: nothing to save") == 1
+
+
+def interrupt_the_import():
+    from electra_tf import startup
+
+    startup.import_tensorflow = lambda: os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_signal_before_training(tiny_data):
+    run = pretrain(tiny_data, "early", TINY, before=interrupt_the_import).wait()
+    assert run.returncode == 42, run.stderr
+    assert "SIGTERM: nothing to save" in run.stdout
+    assert Checkpoints(tiny_data / "models" / "early").newest_intact() is None
+
+
+def end_time():
+    from electra_tf.train import supervisor
+
+    later = types.SimpleNamespace(monotonic=lambda: time.monotonic() + 1e9)
+    supervisor.time = later
+
+
+@pytest.mark.thorough
+def test_max_wall_time(tiny_data):
+    hparams = tiny(num_train_steps=10**6, save_checkpoints_steps=10**6)
+    before = functools.partial(before_steps, 20, end_time)
+    flag = "--max-wall-time=5h"
+    run = pretrain(tiny_data, "timed", hparams, flag, before=before).wait()
+    assert run.returncode == 42, run.stderr
+    directory = tiny_data / "models" / "timed"
+    step = Checkpoints(directory).steps()[-1]
+    assert step >= 20
+    assert f"max_wall_time: saved at step {step}." in run.stdout
+    assert len(metrics_of(directory)) == step
+    # It continues, also with other steps to end and to save at.
+    changed = tiny(num_train_steps=step + 3, save_checkpoints_steps=10**5)
+    run = pretrain(tiny_data, "timed", changed).wait()
+    assert run.returncode == 0, run.stderr
+    assert f"Continuing from {directory}/model.ckpt-{step}." in run.stdout
+    for name in ("num_train_steps", "save_checkpoints_steps"):
+        line = f"Changed since step {step}: {name} {10**6} -> {changed[name]}"
+        assert line in run.stdout
+    assert len(metrics_of(directory)) == step + 3
+    run = pretrain(tiny_data, "timed", hparams, "--max-wall-time", "soon").wait()
+    assert run.returncode == 2 and "'soon' is not a duration" in run.stderr

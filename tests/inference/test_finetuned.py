@@ -13,7 +13,6 @@ from tests.helpers.runs import SPECIAL
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-pytest.importorskip("safetensors")
 from safetensors.numpy import load_file, save_file  # noqa: E402
 
 WORDS = ["the", "dog", "cat", "ran", "sat", "##s", "who", "?"]
