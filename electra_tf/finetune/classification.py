@@ -205,7 +205,13 @@ class TextHead(ScoresHead):
 
 @dataclasses.dataclass(frozen=True)
 class LabelsHead(TextHead):
-    """A score for each class."""
+    """A score for each class.
+
+    Attributes:
+      class_weights: factors of the losses of the texts with each class, in training.
+    """
+
+    class_weights: Sequence[float] | None = None
 
     def values(self, outputs):
         """logits."""
@@ -249,14 +255,12 @@ class ClassHead(LabelsHead):
     """One of several classes.
 
     Attributes:
-      class_weights: factors of the losses of each class's examples, in training.
       label_smoothing: the share of the loss, in training, that all classes share.
     """
 
     kind = "classification"
     has_classes = True
 
-    class_weights: Sequence[float] | None = None
     label_smoothing: float = 0.0
 
     def outputs(self, dense, hidden, features, training, seed):
@@ -300,15 +304,9 @@ class ClassHead(LabelsHead):
 
 @dataclasses.dataclass(frozen=True)
 class FlagsHead(LabelsHead):
-    """Any number of classes: a sigmoid for each, the loss their mean.
-
-    Attributes:
-      class_weights: factors of the losses where a text has the class, in training.
-    """
+    """Any number of classes: a sigmoid for each, the loss their mean."""
 
     kind = "multilabel"
-
-    class_weights: Sequence[float] | None = None
 
     def outputs(self, dense, hidden, features, training, seed):
         """logits [B, C]."""
@@ -418,10 +416,8 @@ class TextTask(Task):
         """Where texts may be in a table: the first of these that are there."""
         given = map(self.description.get, ("text_a", "text_b"))
         own = tuple(column for column in given if column)
-        return [
-            *([own] if own else self.usual_columns),
-            TextHead.fields[: self.num_texts],
-        ]
+        named = [own] if own else self.usual_columns
+        return [*named, TextHead.fields[: self.num_texts]]
 
     def input_example(
         self, number: int, fields: dict[str, Any], label: Any = None

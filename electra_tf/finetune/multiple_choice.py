@@ -166,8 +166,15 @@ class ChoiceHead(ScoresHead):
 class MultipleChoiceTask(Task):
     """A text and several choices, one of which is right."""
 
-    has_choices = True
     main_metric = "accuracy"
+
+    def check(self) -> None:
+        """Batches with others would need as many sequences for each example."""
+        if len(self.config.task_names) > 1:
+            raise UserError(
+                f"task_names: {self.name} has several sequences for each example; "
+                "fine-tune it alone."
+            )
 
     @property
     def head(self) -> ChoiceHead:

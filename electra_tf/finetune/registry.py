@@ -55,12 +55,6 @@ def make_tasks(
             raise UserError(f"task_names: two tasks are called {task.name!r}.")
         named[task.name] = task
         task.check()
-    several = [name for name, task in named.items() if task.has_choices]
-    if several and len(named) > 1:
-        raise UserError(
-            f"task_names: {several[0]} has several sequences for each example; "
-            "fine-tune it alone."
-        )
     kinds = {name: task.head.kind for name, task in named.items()}
     weighted = {n for n, task in named.items() if hasattr(task.head, "class_weights")}
     if wrong := config.class_weights.keys() - weighted:
@@ -78,11 +72,7 @@ def make_tasks(
 
 
 def make_task(
-    name: str,
-    config: FinetuningConfig,
-    vocab: Vocabulary,
-    trained: Path | None = None,
-    reads_data: bool = True,
+    name: str, config: FinetuningConfig, vocab: Vocabulary, trained: Path | None = None
 ) -> Task:
     """One task by its name in `task_names`.
 
@@ -92,10 +82,9 @@ def make_task(
     Args:
       trained: the directory of the fine-tuned model that is not trained further; what
         it was trained for rules over the data, above all the names of labels.
-      reads_data: false where the task's own files are not needed.
     """
     settings = resolve_settings(vocab, do_lower_case=config.do_lower_case)
-    task = _make_task(name, config, Tokenizer(vocab, *settings), reads_data)
+    task = _make_task(name, config, Tokenizer(vocab, *settings))
     if trained:
         take_facts(task, trained)
     return task
@@ -107,26 +96,24 @@ def originals_with_data(config: FinetuningConfig) -> list[str]:
     return [name for name in known if known[name](name, config, None).is_there("train")]
 
 
-def _originals(config, reads_data: bool = True) -> dict[str, Callable[..., Task]]:
+def _originals(config) -> dict[str, Callable[..., Task]]:
     """The original's tasks by their names."""
     if config.data_source == "tfds":
         tasks = dict.fromkeys(glue.GLUE, TfdsGlueTask)
         return tasks | dict.fromkeys(_SQUAD, TfdsQATask)
-    # Where no file is read, it does not matter which form of GLUE is there.
-    of_glue = glue.glue_task if reads_data else glue.GlueTask
     known: dict[str, Callable[..., Task]] = {"chunk": ChunkTask}
-    known |= dict.fromkeys(glue.GLUE, of_glue)
+    known |= dict.fromkeys(glue.GLUE, glue.glue_task)
     return known | dict.fromkeys((*qa.SQUAD, *qa.MRQA), qa.QATask)
 
 
 def _make_task(
-    name: str, config: FinetuningConfig, tokenizer: Tokenizer | None, reads_data: bool
+    name: str, config: FinetuningConfig, tokenizer: Tokenizer | None
 ) -> Task:
     if name in config.tasks:
         return make_own_task(name, config, tokenizer)
     if ":" in name:
         return _from_module(name)(config, tokenizer)
-    known = _originals(config, reads_data)
+    known = _originals(config)
     if name in known:
         return known[name](name, config, tokenizer)
     names = sorted({*known, *config.tasks})

@@ -322,13 +322,13 @@ class TaggingTask(Task):
 
     Attributes:
       is_plain: labels are the tags as they are, one per word.
-      word_column: where a table has the list of words.
+      word_column: where a file has the words, if the task names it.
       identity: where it has the user's own id.
       is_original: as the original: stop early in long sentences with tags (all words
         are counted, not the remaining ones); score no word that is cut off.
     """
 
-    word_column = "words"
+    word_column: str | int | None = None
     identity: Columns = ("id",)
     is_original = False
 
@@ -496,8 +496,8 @@ class TaggingTask(Task):
 
     def settings(self) -> dict[str, Any]:
         """Also where a table has the words and ids."""
-        words = self.word_column or "words"
-        return super().settings() | {"identity": self.identity, "words": words}
+        places = {"identity": self.identity, "words": self.word_column}
+        return super().settings() | places
 
     def input_example(self, number: int, fields: dict[str, Any]) -> TaggingExample:
         """Without tags; running text is cut into words and punctuation."""

@@ -254,7 +254,6 @@ class Task(ABC):
     scheme: str | None = None  # that tags are written in
     version: str | None = None
     main_metric: str | None = None
-    has_choices = False  # whether an example is several sequences
     stored: TaskFacts | None = None
 
     def __init__(self, name: str, config: FinetuningConfig, tokenizer: Tokenizer):

@@ -265,13 +265,6 @@ def texts_in(parts: Sequence[Unit], reading: units.Reading) -> Iterator[str]:
             yield from ["\n".join(lines)] if reader.is_record else lines
 
 
-def texts_of(path: str | None, reading: units.Reading) -> Iterator[str]:
-    """The lines or records of a file; None: the lines of standard input."""
-    if path is not None and units.holds_records(path):
-        return texts_in(units.file_corpus(path, reading.text_key).units, reading)
-    return corpus.read_lines(path, reading.encoding_errors)
-
-
 def model_facts(origin: str, **others: Any) -> dict[str, Any]:
     """Path and sha256 of a checkpoint (by its prefix) or directory, and `others`."""
     files = glob.glob(f"{glob.escape(origin)}.*")

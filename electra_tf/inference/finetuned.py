@@ -325,5 +325,5 @@ class TaskPredictor(Predictor):
 def predictor_of(trained: FinetunedModel, folder: Path, name: str) -> TaskPredictor:
     """The predictor for one of a trial's tasks; see `registry.make_task`."""
     config = trained.config
-    task = registry.make_task(name, config, trained.vocab, folder, reads_data=False)
+    task = registry.make_task(name, config, trained.vocab, folder)
     return TaskPredictor(trained, task, config.task_names.index(name))

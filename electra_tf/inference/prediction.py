@@ -109,7 +109,7 @@ class SavedModelPredictor(Predictor):
         takes = {*call.structured_input_signature[1]}
         fields = [name for name in head.fields if name in takes]
         columns = [*manifest.get("columns", []), fields]
-        usual = {"identity": ("id", "index"), "words": "words"}
+        usual = {"identity": ("id", "index"), "words": None}
         self._settings = usual | manifest | {"columns": columns}
         name = manifest.get("task", folder.parent.name)
         super().__init__(str(folder.absolute()), name, head, len(fields))

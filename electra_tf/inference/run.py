@@ -19,7 +19,7 @@ from electra_tf.errors import EXIT_FLAGS, UserError
 from electra_tf.storage.files import line_writer
 from electra_tf.storage.mirror import Outputs, bring_model
 from electra_tf.storage.remote import fetch
-from electra_tf.text import units
+from electra_tf.text import corpus, units
 from electra_tf.text.corpus import standard_input
 from electra_tf.text.records import json_line
 
@@ -194,12 +194,16 @@ def _model(given) -> str:
 
 
 def _texts(given) -> Iterator[str]:
-    """The lines or records of the input."""
-    from electra_tf.inference.corpus_run import texts_of
+    """The lines or records of the input, or the lines of standard input."""
+    from electra_tf.inference.corpus_run import texts_in
 
-    if given.input is None and standard_input().isatty():
+    path = given.input
+    if path is None and standard_input().isatty():
         print("Reading from the terminal; end with Ctrl-D.", file=sys.stderr)
-    return texts_of(given.input, units.Reading(given.encoding_errors, given.text_key))
+    if path is None or not units.holds_records(path):
+        return corpus.read_lines(path, given.encoding_errors)
+    reading = units.Reading(given.encoding_errors, given.text_key)
+    return texts_in(units.file_corpus(path, given.text_key).units, reading)
 
 
 def _check_effects(given, flags: FlagValues) -> None:
