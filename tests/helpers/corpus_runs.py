@@ -50,7 +50,7 @@ def succeed(*args):
 def fail(*args):
     """The error, in at most three lines, and the exit code of one that does not."""
     done = infer(*args)
-    error = done.stderr.partition("error: ")[2]
+    error = f"\n{done.stderr}".rpartition("\nerror: ")[2]
     assert error and error.count("\n") <= 3, done.stderr
     assert "Traceback" not in done.stderr, done.stderr
     return error, done.returncode

@@ -237,9 +237,9 @@ def test_weights_of_another_shape_are_refused_with_hparams_that_fit(initial):
 
 
 def _without_dropout():
-    from electra_tf.finetune import model
+    from electra_tf.model import dropout
 
-    model.dropout = lambda hidden, *_: hidden
+    dropout.dropout = lambda hidden, *_: hidden
 
 
 @pytest.mark.thorough
