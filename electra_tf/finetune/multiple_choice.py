@@ -53,8 +53,16 @@ class ChoiceExample(NamedTuple):
     id: Any = None  # the user's own
 
 
+def _columns(settings: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The columns of the text and of the first choice, or of all."""
+    choices = settings["choices"]
+    return settings["text"], choices[0] if isinstance(choices, list) else choices
+
+
 def _fields(row: Mapping[Any, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a row; ValueError where something is missing."""
+    if None in row:  # cells that no column has
+        raise ValueError(row[None])
     if settings["text"] not in row:  # an input in Python
         settings = {**settings, "text": "text", "choices": "choices"}
     text, columns = row.get(settings["text"]), settings["choices"]
@@ -86,7 +94,8 @@ class ChoiceHead(ScoresHead):
     def read_inputs(source, settings):
         """A text and its choices."""
         source = source._replace(delimiter=settings.get("delimiter"))
-        for where, row in inputs.records(source):
+        columns = _columns(settings), ("text", "choices")
+        for where, row in inputs.records(source, columns):
             try:
                 yield Input(where, _fields(row, settings))
             except ValueError as error:
@@ -192,13 +201,10 @@ class MultipleChoiceTask(Task):
         """All rows whose label is one of the choices."""
         rows: list[tuple[str, dict[str, Any], str]] = []
         settings = self.settings()
-        choices, label = settings["choices"], self.description["label"]
-        first = choices[0] if isinstance(choices, list) else choices
-        wanted = [settings["text"], first, *[label] * (split != "test")]
-        for where, row in inputs.records(self.source(split), [tuple(wanted)]):
+        label = self.description["label"]
+        columns = (*_columns(settings), *[label] * (split != "test"))
+        for where, row in inputs.records(self.source(split), [columns]):
             try:
-                if None in row:
-                    raise ValueError(row[None])
                 right = "0" if split == "test" else str(row.get(label)).strip()
                 rows.append((where, _fields(row, settings), right))
             except ValueError as error:

@@ -3,6 +3,7 @@
 
 A document longer than a sequence is read through windows; example k's window w has the
 eid 1000 * k + w, as in the original. From outputs to answers and scores: `qa_answers`.
+Above 600 lines: a type of task is one file, its reader and its head.
 """
 
 from __future__ import annotations

@@ -9,8 +9,10 @@ import pytest
 
 import electra_tf
 from electra_tf import startup
+from electra_tf.errors import UserError
 from electra_tf.export import finetuned_task, other_libraries, saved_model
 from electra_tf.finetune import preprocessing
+from electra_tf.finetune.inputs import Source
 from tests.helpers.own_task import own_tasks
 from tests.helpers.runs import check_ok, refused, run_script
 from tests.helpers.tiny_finetuning import TINY, WORDS, write_data
@@ -83,6 +85,23 @@ def write_rows(path, count, rng):
         choices[right] = f"{rng.choice(WORDS[:24])} {rng.choice(WORDS)}"
         rows.append({"a": str(rng.choice(WORDS)), "c": choices, "b": right})
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_new_rows_are_read_by_their_columns_alone(tmp_path):
+    """Cells without a column, as R writes them, are refused; numbers need no header."""
+    task = made(tmp_path, {"train.csv": TRAIN})
+    path = tmp_path / "new.csv"
+    path.write_text("a,x,y,z\n1,the dog,ran,cat,\n")
+    with pytest.raises(UserError, match="5 cells .* 4 columns"):
+        list(task.read_inputs(Source.of(path)))
+    path.write_text("a,x\nthe dog,ran\n")
+    with pytest.raises(UserError, match="not a list of two or more"):
+        list(task.read_inputs(Source.of(path)))
+    numbers = {"text_a": 1, "choices": [2, 3], "label": 4}
+    task = made(tmp_path, {"train.csv": "the,dog,cat,0\nwho,ran,?,1\n"}, numbers)
+    path.write_text("the dog,ran,cat\n")
+    [one] = task.read_inputs(Source.of(path))
+    assert one.fields == {"text": "the dog", "choices": ["ran", "cat"]}
 
 
 @pytest.fixture(scope="module")
