@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws the pictures of README.md, docs/architecture.md and docs/metrics.md.
+"""Draws the pictures of README.md and docs/metrics.md.
 
-  python docs/draw_pictures.py                        # detect.png, rooms.png
+  python docs/draw_pictures.py                        # detect.png
   python docs/draw_pictures.py HEALTHY COLLAPSED      # curves.png, of two runs
 
 The runs are those of examples/tour.json, `"eval_every_steps": 100` and
 `eval_tfrecords` of the unread novel; the second with `"learning_rate": 0.03`.
 """
 
-import ast
 import json
 import sys
-import tomllib
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -52,41 +50,6 @@ def draw_detection() -> None:
     _save(figure, "detect.png")
 
 
-def draw_rooms() -> None:
-    """The folders of electra_tf, bottom up, and what each imports."""
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    layers = settings["tool"]["importlinter"]["contracts"][0]["layers"]
-    package = ROOT / "electra_tf"
-    names = [name.strip() for layer in layers for name in layer.split(":")]
-    rooms = [name for name in names if (package / name).is_dir()][::-1]
-    imports = {room: _imports(package / room) & set(rooms) for room in rooms}
-    figure, axes = plt.subplots(figsize=(7.2, 4.6), dpi=160)
-    axes.axis("off")
-    axes.set(xlim=(-2.2, 7), ylim=(-0.7, len(rooms) - 0.4))
-    for height, room in enumerate(rooms):
-        module = ast.parse((package / room / "__init__.py").read_text())
-        box = {"boxstyle": "round,pad=0.35", "facecolor": "#eaf1fb"}
-        look = {"ha": "center", "va": "center", "fontsize": 10}
-        axes.text(0, height, f"{room}/", bbox=box | {"edgecolor": "#2b6cb0"}, **look)
-        first = (ast.get_docstring(module) or "").split("\n")[0].rstrip(".")
-        axes.text(0.9, height, first, va="center", fontsize=7, color="#445")
-        # An import that another one implies has no arrow.
-        implied = set().union(*(_reached(below, imports) for below in imports[room]))
-        for lower in sorted(imports[room] - implied):
-            place = rooms.index(lower)
-            bend = 0.25 + 0.02 * (height - place)
-            arrow = {"arrowstyle": "->", "color": "#9aa7b8", "linewidth": 1.1}
-            arrow["connectionstyle"] = f"arc3,rad={bend}"
-            ends = (-0.9, place + 0.15), (-0.9, height - 0.15)
-            axes.annotate("", *ends, arrowprops=arrow)
-    _save(figure, "rooms.png")
-
-
-def _reached(room: str, imports: dict[str, set[str]]) -> set[str]:
-    """What a folder imports, and what is imported there."""
-    return imports[room].union(*(_reached(below, imports) for below in imports[room]))
-
-
 def draw_curves(healthy: str, collapsed: str) -> None:
     """Four metrics of two runs; the AUC is of evaluations."""
     runs = {"healthy": (healthy, "#2b6cb0"), "collapsed": (collapsed, "#c0582b")}
@@ -113,17 +76,6 @@ def draw_curves(healthy: str, collapsed: str) -> None:
     _save(figure, "curves.png")
 
 
-def _imports(folder: Path) -> set[str]:
-    """The folders of electra_tf that the modules of a folder import."""
-    found = set()
-    for path in folder.glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.module:
-                names = [f"{node.module}.{alias.name}" for alias in node.names]
-                found |= {n.split(".")[1] for n in names if n.startswith("electra_tf.")}
-    return found - {folder.name}
-
-
 def _save(figure, name: str) -> None:
     folder = ROOT / "docs" / "images"
     folder.mkdir(exist_ok=True)
@@ -135,4 +87,3 @@ if __name__ == "__main__":
         draw_curves(*sys.argv[1:])
     else:
         draw_detection()
-        draw_rooms()

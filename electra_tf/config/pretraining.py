@@ -243,7 +243,9 @@ class PretrainingConfig(RunConfig):
     save_checkpoints_steps: int = setting(1000, "Steps between checkpoints.", ">= 1")
     keep_checkpoint_max: int = setting(5, "Checkpoints kept; 0: all.", ">= 0")
     num_train_steps: int = setting(1000000, "Optimizer steps of the run.", ">= 1")
-    phases: list[dict[str, Any]] = setting([], "Parts of the run (docs/phases.md).")
+    phases: list[dict[str, Any]] = setting(
+        [], "Parts of the run, each an object (docs/pretraining.md)."
+    )
     num_eval_steps: int = setting(100, "Batches of an evaluation.", ">= 1")
     eval_every_steps: int = setting(
         0, "Steps between evaluations in training; 0: none.", ">= 0"

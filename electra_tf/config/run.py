@@ -71,7 +71,7 @@ class RunConfig(ABC):
     jit_compile: bool | None = setting(
         None, "Compile the step with XLA; null: where it is faster."
     )
-    compilation_cache: bool = place(True, "Unused (docs/performance.md).")
+    compilation_cache: bool = place(True, "Unused (docs/hardware.md).")
 
     # Model.
     model_size: str = setting(

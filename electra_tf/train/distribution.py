@@ -224,7 +224,7 @@ def configure_devices(config) -> None:
 def uses_jit(config) -> bool:
     """Whether XLA compiles the step: `jit_compile`, or by default the faster choice.
 
-    Measured for ELECTRA-Small on 2 CPU cores (docs/performance.md): XLA is 1.2 times
+    Measured for ELECTRA-Small on 2 CPU cores (docs/hardware.md): XLA is 1.2 times
     as fast in float32, and slower in bfloat16, for which it does not use AMX. For
     varying lengths (fine-tuning) plain graphs are faster.
     """
@@ -289,7 +289,7 @@ def _tpu_strategy(config) -> tf.distribute.Strategy:
         name = f" {config.tpu_name}" if config.tpu_name else ""
         raise UserError(
             f"use_tpu is set, but no TPU{name} answers: {reason_of(error)}\n"
-            "Install tensorflow-tpu in place of tensorflow (docs/tpu.md), or set "
+            "Install tensorflow-tpu in place of tensorflow (docs/hardware.md), or set "
             "use_tpu to false."
         ) from error
     strategy = tf.distribute.TPUStrategy(resolver)
@@ -297,7 +297,7 @@ def _tpu_strategy(config) -> tf.distribute.Strategy:
     if host.job not in (None, "localhost"):
         raise UserError(
             "the TPU belongs to another machine; its hosts cannot read the data.\n"
-            "Run on its TPU VM and leave tpu_name out (docs/tpu.md)."
+            "Run on its TPU VM and leave tpu_name out (docs/hardware.md)."
         )
     return strategy
 

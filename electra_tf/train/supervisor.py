@@ -84,7 +84,7 @@ class Cluster(NamedTuple):
                 raise UserError(
                     f'TF_CONFIG lists the job {others[0]}: only "chief" and '
                     '"worker" are supported, without parameter servers.\n'
-                    "List all processes of the run as workers (docs/distributed.md)."
+                    "List all processes of the run as workers (docs/hardware.md)."
                 )
             chiefs, workers = jobs.get("chief", []), jobs.get("worker", [])
             places = [str(place) for place in (*chiefs, *workers)]
@@ -106,7 +106,7 @@ class Cluster(NamedTuple):
             raise UserError(
                 f"use_tpu is set and TF_CONFIG names {len(places)} workers: TPU pods "
                 "are not supported.\nLeave TF_CONFIG out: one process uses all cores "
-                "of one TPU (docs/tpu.md)."
+                "of one TPU (docs/hardware.md)."
             )
         return cluster._replace(index=index)
 
@@ -271,7 +271,7 @@ def _handled(
 def plain_signals(seconds: float) -> Iterator[None]:
     """Signals end the process at once, as by default, even if the block holds the GIL.
 
-    The exit code is then that of the signal (see docs/distributed.md).
+    The exit code is then that of the signal (see docs/hardware.md).
 
     Args:
       seconds: SIGALRM ends the process if the block takes longer.
