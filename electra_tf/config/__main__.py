@@ -16,7 +16,7 @@ _PAGE = """\
 `--hparams` takes JSON text or a JSON file, `--config` a file or a recipe's name.
 Order: defaults < presets (`model_size`, `objective`, a single task, `debug`) <
 `--config` < `--hparams`. The saved config.json of a run is itself a `--config`.
-Each line has the default; an error names the values that are allowed.
+Each line has the default and, where they are few, all choices.
 
 ## Every run
 

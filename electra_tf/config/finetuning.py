@@ -62,10 +62,12 @@ class FinetuningConfig(RunConfig):
     do_train: bool = place(True, "Fine-tune.")
     do_eval: bool = place(True, "Evaluate on the dev set, after any training.")
     task_names: list[str] = setting(["chunk"], "Tasks; several share one model.")
-    num_trials: int = place(1, "Runs of the whole, each with its own seed.", ">= 1")
+    num_trials: int = place(
+        1, "How often to repeat the fine-tuning, each time with another seed.", ">= 1"
+    )
     seed: int = setting(
         42,
-        "Key of all random numbers; trial k uses seed + k - 1.",
+        "Seed of all random numbers; trial k uses seed + k - 1.",
         ">= 0 and <= 1073741824",
     )
     keep_all_models: bool = place(True, "False: keep only the first trial's model.")
@@ -81,7 +83,8 @@ class FinetuningConfig(RunConfig):
     )
     class_weights: dict[str, Any] = setting(
         {},
-        "Factors of the losses of classes: task -> list, {class: weight} or balanced.",
+        "Weights of classes in the loss: task -> {class: weight}, a list in "
+        "alphabetical order of the classes, or balanced.",
     )
     data_source: str = setting(
         "files",
@@ -100,7 +103,9 @@ class FinetuningConfig(RunConfig):
         128, "Tokens per sequence; longer ones are cut or windowed.", ">= 8"
     )
     double_unordered: bool = setting(
-        True, "Train on sentence pairs without an order (mrpc, sts) in both."
+        True,
+        "For symmetric tasks (mrpc, sts): add every training pair a second time with "
+        "the two sentences swapped.",
     )
     use_tfrecords_if_existing: bool = place(
         True, "Use the features of an earlier run if data and settings are the same."
@@ -112,7 +117,7 @@ class FinetuningConfig(RunConfig):
         "last", "Weights kept: the last, or the best on the dev sets.", ("last", "best")
     )
     early_stopping_patience: int = setting(
-        0, "Evaluations without a better score that end training; 0: never.", ">= 0"
+        0, "Stop after this many evaluations without a better score; 0: never.", ">= 0"
     )
     log_examples: bool = place(False, "Print the first examples of each task.")
 
@@ -128,16 +133,21 @@ class FinetuningConfig(RunConfig):
     )
     num_train_epochs: float = setting(3.0, "Passes over the training data.", "> 0")
     warmup_proportion: float = setting(0.1, "Fraction of steps that warm up.", SHARE)
-    train_batch_size: int = setting(32, "Sequences per step, in all.", ">= 1")
+    train_batch_size: int = setting(32, "Sequences per step, over all devices.", ">= 1")
     label_smoothing: float = setting(
-        0.0, "Share of the loss that all labels share.", ">= 0 and < 1"
+        0.0,
+        "Label smoothing: the share of the target probability that is spread evenly "
+        "over all labels.",
+        ">= 0 and < 1",
     )
     freeze_layers: int | None = setting(
         None, "Freeze the embeddings and this many of the lowest layers.", ">= 0"
     )
 
     # Running.
-    iterations_per_loop: int = place(1000, "Most steps in one graph call.", ">= 1")
+    iterations_per_loop: int = place(
+        1000, "Training steps per call of the compiled loop (an upper limit).", ">= 1"
+    )
     save_checkpoints_steps: int = place(1000000, "Steps between checkpoints.", ">= 1")
     length_buckets: list[int] | None = setting(
         None, "Lengths to pad to; null: chosen from the data; []: max_seq_length only."
@@ -157,7 +167,9 @@ class FinetuningConfig(RunConfig):
     n_best_size: int = setting(20, "Answers that are kept per question.", ">= 1")
     max_answer_length: int = setting(30, "Tokens of an answer.", ">= 1")
     joint_prediction: bool = setting(True, "Predict an answer's end from its start.")
-    beam_size: int = setting(20, "Starts that joint prediction follows up.", ">= 1")
+    beam_size: int = setting(
+        20, "Starts for which joint prediction scores ends.", ">= 1"
+    )
     qa_na_threshold: float = setting(
         -2.75, "Null score above which a question counts as unanswerable."
     )
@@ -176,11 +188,11 @@ class FinetuningConfig(RunConfig):
     # Locations.
     model_dir: str = place(
         "<data-dir>/models/<model-name>/finetuning_models/<tasks>_model",
-        "Checkpoints and metrics of trial k, with _k behind it.",
+        "Directory of a trial; _k is appended for trial k.",
     )
     preprocessed_data_dir: str = place(
         "<data-dir>/models/<model-name>/finetuning_tfrecords/<tasks>_tfrecords",
-        "Features that are ready to use.",
+        "Directory of the features made from the data.",
     )
     results_txt: str = place(
         "<data-dir>/models/<model-name>/results/<tasks>_results.txt",

@@ -277,7 +277,7 @@ def show(value: Any) -> str:
 
 
 def markdown_list(cls: type, without: type | None = None) -> str:
-    """A dataclass's hparams, a line each: name, default, meaning, other choices.
+    """A dataclass's hparams, a line each: name, default, meaning, choices.
 
     Args:
         without: a class whose hparams are left out.
@@ -288,9 +288,8 @@ def markdown_list(cls: type, without: type | None = None) -> str:
         doc, default = field.metadata["doc"], default_of(field)
         allowed = field.metadata["allowed"]
         choices = allowed if isinstance(allowed, tuple) else ()
-        others = [c for c in choices if c not in (default, None)]
-        if missing := [show(c) for c in others if str(c) not in doc]:
-            doc += f" Also {', '.join(missing)}."
+        if names := ", ".join(show(choice) for choice in choices):
+            doc += f" Choices: {names}."
         if field.name not in left_out:
             text = default if isinstance(default, str) else show(default)
             rows.append(f"- `{field.name}` (`{text or '-'}`): {doc}")

@@ -17,7 +17,7 @@ class ModelConfig:
     num_attention_heads: int = identity(4, "Heads; they divide hidden_size.", ">= 1")
     hidden_act: str = identity(
         "gelu",
-        "Activation of the feed-forward layers; gelu_tanh approximates gelu by tanh.",
+        "Activation of the feed-forward layers; gelu_tanh approximates gelu with tanh.",
         ("gelu", "gelu_tanh", "relu", "tanh", "linear"),
     )
     intermediate_size: int = identity(1024, "Width of the feed-forward layer.", ">= 1")
@@ -36,7 +36,8 @@ class ModelConfig:
     )
     attention_chunk_size: int = setting(
         0,
-        "Queries whose attention exists at one time, for long sequences; 0: all.",
+        "Compute attention for this many query positions at a time, to save memory on "
+        "long sequences; 0: all at once.",
         ">= 0",
     )
 

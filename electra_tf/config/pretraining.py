@@ -153,93 +153,133 @@ class PretrainingConfig(RunConfig):
     debug: bool = setting(False, "A few steps on small batches; same model size.")
     do_train: bool = place(True, "Pre-train.")
     do_eval: bool = place(False, "Evaluate; exactly one of do_train, do_eval.")
-    seed: int = setting(42, "Key of all random numbers.", ">= 0")
+    seed: int = setting(
+        42,
+        "Seed of all random numbers: masking, sampling, dropout, initial weights.",
+        ">= 0",
+    )
     init_checkpoint: str | None = setting(None, "Weights to start from; null: random.")
     init_generator: str | None = identity(
         None,
-        "Masked language model that fills the masks.",
+        "frozen_generator: the masked language model that fills the masks.",
         applies_to=_own("init_generator"),
     )
 
     # Objectives.
     objective: str = identity(
-        "electra", "What to learn (docs/recipes.md).", tuple(OBJECTIVES)
+        "electra",
+        "Pre-training objective; docs/recipes.md explains each.",
+        tuple(OBJECTIVES),
     )
     gen_weight: float = setting(1.0, "Weight of the generator's loss.", ">= 0", _LEARNS)
     disc_weight: float = setting(50.0, "Weight of the discriminator's loss.", ">= 0")
     mask_prob: float = setting(0.15, "Fraction of tokens to mask.", "> 0 and < 1")
     repeated_masks: str = setting(
         "original",
-        "original: a position drawn twice gets the mean id; fixed: none is.",
+        "Positions are drawn with replacement. original: one that is drawn twice gets "
+        "the average of two token ids, as in the original program; fixed: positions "
+        "are distinct.",
         ("original", "fixed"),
         _MASKS_SOME,
     )
     mask_unit: str = setting(
-        "token", "Mask tokens or whole words.", ("token", "word"), _MASKING
+        "token",
+        "Unit of masking: single tokens or whole words.",
+        ("token", "word"),
+        _MASKING,
     )
     word_list: str | None = place(
-        None, "Words of scripts without spaces.", applies_to={"mask_unit": ["word"]}
+        None,
+        "File of words, a line each, for scripts without spaces.",
+        applies_to={"mask_unit": ["word"]},
     )
     mask_token_share: float = setting(
-        0.85, "Masked positions that become [MASK].", SHARE, _MASKING
+        0.85, "Share of masked positions that become [MASK].", SHARE, _MASKING
     )
     random_token_share: float = setting(
-        0.0, "Share that becomes a random token; the rest stays.", SHARE, _MASKING
+        0.0,
+        "Share that becomes a random token; the rest keeps its token.",
+        SHARE,
+        _MASKING,
     )
     token_weight: float = setting(
-        1.0, "Weight of the loss of tokens.", "> 0", _own("token_weight")
+        1.0,
+        "corrective_lm, multi_choice: weight of the loss of predicting the original "
+        "token.",
+        "> 0",
+        _own("token_weight"),
     )
     num_candidates: int = setting(
-        5, "Tokens to choose from.", ">= 2", _own("num_candidates")
+        5, "multi_choice: number of candidate tokens.", ">= 2", _own("num_candidates")
     )
     stage_one_steps: int | None = identity(
-        None, "Steps of stage one; null: half.", ">= 1", _own("stage_one_steps")
+        None,
+        "two_stage: steps of stage one; null: half.",
+        ">= 1",
+        _own("stage_one_steps"),
     )
     init_discriminator: bool = identity(
         True,
-        "From the generator's weights; false: random.",
+        "two_stage: start the discriminator from the generator's weights.",
         applies_to=_own("init_discriminator"),
     )
 
     # Optimization.
     optimizer: str = setting(
         "original",
-        "original: Adam without bias correction; adamw: with it.",
+        "original: Adam without bias correction, with weight decay; adamw: with it.",
         ("original", "adamw", "lamb"),
     )
-    adam_beta_1: float = setting(0.9, "Adam's decay of the mean.", ">= 0 and < 1")
-    adam_beta_2: float = setting(0.999, "Decay of squares.", ">= 0 and < 1")
+    adam_beta_1: float = setting(
+        0.9, "Decay rate of Adam's first moment.", ">= 0 and < 1"
+    )
+    adam_beta_2: float = setting(
+        0.999, "Decay rate of Adam's second moment.", ">= 0 and < 1"
+    )
     schedule: str = setting(
         "original",
-        "original: warm-up times decay; others: decay after it, wsd at the end.",
+        "original: linear warm-up multiplied by the decay; linear, polynomial: the "
+        "decay starts after the warm-up; wsd: constant, decays at the end.",
         ("original", "linear", "polynomial", "wsd", "constant"),
     )
     decay_proportion: float = setting(
-        0.1, "Last part, in which wsd decays.", "> 0 and <= 1", _WSD
+        0.1,
+        "wsd: share of the steps, at the end, in which the rate decays.",
+        "> 0 and <= 1",
+        _WSD,
     )
     learning_rate: float = setting(5e-4, "Peak of the schedule.", "> 0")
     generator_learning_rate: float | None = setting(
-        None, "The generator's peak; null: the same.", "> 0", _OWN_LEARNS
+        None,
+        "Peak of the schedule for the generator; null: the same.",
+        "> 0",
+        _OWN_LEARNS,
     )
     clip_by: str = setting(
         "all",
-        "Clip gradients by the norm of all, or of each network.",
+        "Clip gradients by one global norm (all) or by one norm per network (network).",
         ("all", "network"),
         _OWN_LEARNS,
     )
-    lr_decay_power: float = setting(1.0, "Power of the decay.", ">= 0", _POLYNOMIAL)
+    lr_decay_power: float = setting(
+        1.0, "Power of the polynomial decay.", ">= 0", _POLYNOMIAL
+    )
     num_warmup_steps: int = setting(10000, "Steps of linear warm-up.", ">= 0")
     on_bad_record: str = setting(
-        "stop", "On a damaged record: stop, or skip and count it.", ("stop", "skip")
+        "stop",
+        "What to do with a damaged record: stop, or skip and count it.",
+        ("stop", "skip"),
     )
     on_alarm: str = setting(
         "warn",
-        "On an alarm (docs/metrics.md): warn, or save and stop.",
+        "What to do on an alarm (docs/metrics.md): warn, or save and stop.",
         ("warn", "stop"),
     )
 
     # Training.
-    iterations_per_loop: int = setting(200, "Most steps in one graph call.", ">= 1")
+    iterations_per_loop: int = setting(
+        200, "Training steps per call of the compiled loop (an upper limit).", ">= 1"
+    )
     save_checkpoints_steps: int = setting(1000, "Steps between checkpoints.", ">= 1")
     keep_checkpoint_max: int = setting(5, "Checkpoints kept; 0: all.", ">= 0")
     num_train_steps: int = setting(1000000, "Optimizer steps of the run.", ">= 1")
@@ -251,7 +291,10 @@ class PretrainingConfig(RunConfig):
         0, "Steps between evaluations in training; 0: none.", ">= 0"
     )
     sample_steps: int = setting(
-        0, "Steps between samples; 0: none.", ">= 0", _DISCRIMINATOR
+        0,
+        "Steps between recorded samples (docs/metrics.md); 0: none.",
+        ">= 0",
+        _DISCRIMINATOR,
     )
     peer_timeout: float = place(
         600.0, "Seconds to wait for other workers (TF_CONFIG).", "> 0"
@@ -278,11 +321,12 @@ class PretrainingConfig(RunConfig):
     )
     cloze_chunk_size: int | None = setting(
         None,
-        "Positions scored at a time (towers, all_tokens_mlm); null: by device.",
+        "two_tower, all_tokens_mlm: positions whose vocabulary logits are computed at "
+        "a time; null: by device.",
         ">= 1",
     )
     disallow_correct: bool = setting(
-        False, "Never sample the original.", applies_to=_SAMPLES, if_idle="note"
+        False, "Never sample the original token.", applies_to=_SAMPLES, if_idle="note"
     )
     temperature: float = setting(
         1.0, "Divides the generator's logits.", "> 0", _LOGITS, if_idle="note"
@@ -291,15 +335,23 @@ class PretrainingConfig(RunConfig):
         None, "Temperature at the first step.", "> 0", _CURRICULUM
     )
     curriculum_decay: str = setting(
-        "exponential", "How it falls.", ("exponential", "linear"), _CURRICULUM
+        "exponential",
+        "How temperature_start decays to temperature.",
+        ("exponential", "linear"),
+        _CURRICULUM,
     )
     generator_dropout: float | None = setting(
-        None, "null: the discriminator's.", ">= 0 and < 1", _OWN_ENCODERS
+        None,
+        "Dropout of the generator; null: the discriminator's.",
+        ">= 0 and < 1",
+        _OWN_ENCODERS,
     )
 
     # Batches.
     max_seq_length: int = setting(128, "Tokens per sequence, as in the data.", ">= 4")
-    train_batch_size: int = setting(128, "Sequences per step, in all.", ">= 1")
+    train_batch_size: int = setting(
+        128, "Sequences per step, over all devices.", ">= 1"
+    )
     eval_batch_size: int = setting(128, "Sequences per evaluation batch.", ">= 1")
 
     # Locations.
@@ -310,7 +362,9 @@ class PretrainingConfig(RunConfig):
     eval_tfrecords: str | list | dict = place(
         "<pretrain_tfrecords>", "Files to evaluate on."
     )
-    sampling_alpha: float = setting(1.0, "Shares of data sets: size ** alpha.", SHARE)
+    sampling_alpha: float = setting(
+        1.0, "Data sets of a list are sampled in proportion to size ** alpha.", SHARE
+    )
     model_dir: str = place(
         "<data-dir>/models/<model-name>", "Checkpoints, metrics and results."
     )

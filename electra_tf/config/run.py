@@ -53,11 +53,14 @@ class RunConfig(ABC):
         0.01, "Decoupled weight decay; not on biases and LayerNorm.", ">= 0"
     )
     gradient_accumulation_steps: int = setting(
-        1, "Parts that a batch is computed in, in turn.", ">= 1"
+        1,
+        "Number of micro-batches per batch. Higher values need less memory and give "
+        "the same result.",
+        ">= 1",
     )
     on_nonfinite: str = setting(
         "stop",
-        "On a loss or gradient that is not finite: stop, or skip the step.",
+        "What to do if a loss or gradient is not finite: stop, or skip the step.",
         ("stop", "skip"),
     )
 
@@ -65,13 +68,15 @@ class RunConfig(ABC):
     log_steps: int = setting(100, "Steps between progress lines.", ">= 1")
     precision: str = setting(
         "float32",
-        "Type of the computation; weights and losses stay float32.",
+        "Number type of the computation; weights and losses stay float32.",
         ("float32", "mixed_bfloat16", "mixed_float16"),
     )
     jit_compile: bool | None = setting(
-        None, "Compile the step with XLA; null: where it is faster."
+        None, "Compile the step with XLA; null: where that is faster."
     )
-    compilation_cache: bool = place(True, "Unused (docs/hardware.md).")
+    compilation_cache: bool = place(
+        True, "Unused; docs/hardware.md has TensorFlow's own cache."
+    )
 
     # Model.
     model_size: str = setting(
@@ -83,7 +88,9 @@ class RunConfig(ABC):
     embedding_size: int | None = identity(
         None, "Width of the embeddings; null: 128 for small, else the model's.", ">= 1"
     )
-    vocab_size: int = identity(30522, "Tokens; default: as in vocab_file.", ">= 1")
+    vocab_size: int = identity(
+        30522, "Number of tokens. Default: the number in vocab_file.", ">= 1"
+    )
     do_lower_case: bool = identity(True, "The data and its vocabulary are lower-cased.")
     vocab_file: str = place(
         "<data-dir>/vocab.txt",
@@ -93,10 +100,12 @@ class RunConfig(ABC):
     # TPU.
     use_tpu: bool = setting(False, "Run on a TPU.")
     num_tpu_cores: int = setting(1, "No effect: all cores are used.", ">= 1")
-    tpu_job_name: str | None = setting(None, "Name of the TPU worker job.")
-    tpu_name: str | None = setting(None, "Cloud TPU to use.")
-    tpu_zone: str | None = setting(None, "Zone of the Cloud TPU.")
-    gcp_project: str | None = setting(None, "Project of the Cloud TPU.")
+    tpu_job_name: str | None = setting(None, "Used with tpu_name only.")
+    tpu_name: str | None = setting(
+        None, "Cloud TPU; one of another machine is refused (docs/hardware.md)."
+    )
+    tpu_zone: str | None = setting(None, "Used with tpu_name only.")
+    gcp_project: str | None = setting(None, "Used with tpu_name only.")
 
     def __init__(self, data_dir: str = NO_DATA, model_name: str = "model", **hparams):
         cls = type(self)
