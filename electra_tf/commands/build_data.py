@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds pre-training data (TFRecord shards and a manifest) from text.
 
-    python3 build_pretraining_dataset.py --corpus-dir C --vocab-file V --output-dir O \\
-        --max-seq-length 128 --num-processes 4
-    python3 build_openwebtext_pretraining_dataset.py --data-dir D --num-processes 5
+    python3 build_pretraining_dataset.py --corpus-dir $CORPUS --max-seq-length 128 \\
+        --vocab-file $DATA_DIR/vocab.txt --output-dir $DATA_DIR/pretrain_tfrecords
+    python3 build_openwebtext_pretraining_dataset.py --data-dir $DATA_DIR
 
 The corpus is a directory of UTF-8 text files, one sentence or paragraph a line, a blank
 line between documents, or of JSON Lines, each record a document; both may be compressed
 or in tar archives; of Parquet or Arrow files; or a prepared data set of
 tensorflow_datasets (--tfds).
 
-build_openwebtext_pretraining_dataset.py reads OpenWebText's D/openwebtext/*.xz (tar
-archives of web pages, straight from the archives) with the vocabulary D/vocab.txt, and
-writes D/pretrain_tfrecords.
+build_openwebtext_pretraining_dataset.py reads OpenWebText's $DATA_DIR/openwebtext/*.xz
+(tar archives of web pages, straight from the archives) with the vocabulary
+$DATA_DIR/vocab.txt, and writes $DATA_DIR/pretrain_tfrecords.
 
-Run an interrupted command again and it goes on where it was.
+Repeat an interrupted command to continue it.
 """
 
 import os
@@ -86,9 +86,7 @@ def _define_build() -> Callable[..., None]:
     """Defines the flags of both commands; returns a function that builds."""
     flags.DEFINE_integer("max_seq_length", 128, "Tokens of an example.")
     flags.DEFINE_integer(
-        "num_processes",
-        1,
-        "Processes to share the work; the result is always the same.",
+        "num_processes", 1, "Number of processes. Does not change the result."
     )
     default = "Default: that of the vocabulary, else true."
     cli.define_pair(

@@ -6,7 +6,12 @@
 
 The model is the newest checkpoint of a run (--data-dir, --model-name), or another
 checkpoint (--init-checkpoint, --vocab-file; an original one by its prefix). The export
-is read again and compared before it is put in place.
+is read again and compared before it is put in place. --what chooses a part:
+
+  huggingface   discriminator, generator, encoder, or a task of the run
+  keras_hub     discriminator, generator, encoder
+  onnx          encoder, detector, generator, scorer, or a task
+  saved_model   the same, and preprocessor
 """
 
 from __future__ import annotations
@@ -33,15 +38,12 @@ flags.DEFINE_enum(
     "format",
     None,
     sorted(formats.FORMATS),
-    "What to write; docs/checkpoints.md, serving.md.",
+    "Format to write; docs/checkpoints.md and docs/serving.md describe them.",
 )
 flags.DEFINE_string(
     "what",
     None,
-    "The part to write; by default all that the format takes. Of saved_model: encoder, "
-    "preprocessor, detector, generator, scorer, or a task that the run was fine-tuned "
-    "on; of huggingface: discriminator, generator, encoder, a task; of keras_hub: the "
-    "same without a task; of onnx: those of saved_model but the preprocessor.",
+    "The part to write, see above. Default: all parts that the format has.",
 )
 define_path("output_dir", "Where to write; a new or empty directory.")
 flags.DEFINE_string("handle", None, "The name to publish under, owner/model.")

@@ -29,50 +29,97 @@ from electra_tf.inference.scoring import METHODS
 define_path("data_dir", "Location of data files and models.")
 flags.DEFINE_string("model_name", None, "Name of the pre-trained model.")
 define_path(
-    "model", "Instead: the directory of a model; for predict, of a fine-tuned one."
+    "model",
+    "Path of a model, instead of --data-dir and --model-name. predict needs a "
+    "fine-tuned one.",
 )
 define_path(
-    "input", "Lines of text, JSON Lines, Parquet, Arrow; predict: any task file."
+    "input",
+    "Lines of text, JSON Lines, Parquet or Arrow; for predict a file of the task.",
 )
-define_path("output", "File to write. Default, and -: standard output, or report.html.")
 define_path(
-    "output_dir", "Instead of --output: a folder of shards, for a file or directory."
+    "output",
+    "Output file. By default standard output (also -); for report, report.html in the "
+    "run's directory.",
 )
-define_path("nbest", "N-best lists: JSON lines.")
-flags.DEFINE_float("weight", None, "Of the model's score in rerank.", lower_bound=0)
-flags.DEFINE_boolean("tune", False, "Find the weight with the fewest errors.")
+define_path(
+    "output_dir",
+    "Directory of output shards, instead of --output; resumes and uses all cores.",
+)
+define_path("nbest", "rerank: n-best lists, a JSON object a line.")
+flags.DEFINE_float(
+    "weight",
+    None,
+    "rerank: weight of the model's score (higher trusts the model more).",
+    lower_bound=0,
+)
+flags.DEFINE_boolean("tune", False, "rerank: choose the weight with the fewest errors.")
 _ERRORS = ["strict", "replace"]
-flags.DEFINE_enum("encoding_errors", "strict", _ERRORS, "For bytes that are not UTF-8.")
+flags.DEFINE_enum(
+    "encoding_errors", "strict", _ERRORS, "Bytes that are not UTF-8: stop, or replace."
+)
 flags.DEFINE_string("text_key", "text", "Key or column of the text in records.")
 _FORMATS = ["terminal", "jsonl", "html"]
 flags.DEFINE_enum("format", "terminal", _FORMATS, "Output format of detect.")
-flags.DEFINE_boolean("corrupt", False, "The generator replaces tokens before detect.")
+flags.DEFINE_boolean(
+    "corrupt", False, "detect: let the generator replace tokens first."
+)
 flags.DEFINE_integer(
-    "seed", 0, "Of --corrupt and report.", lower_bound=-(2**63), upper_bound=2**63 - 1
+    "seed",
+    0,
+    "Seed of the replacements made by --corrupt and report.",
+    lower_bound=-(2**63),
+    upper_bound=2**63 - 1,
 )
 flags.DEFINE_float(
-    "mask_prob", None, "Of --corrupt and report. Default: as in training.", 0.05, 1
+    "mask_prob",
+    None,
+    "Share of tokens to replace with --corrupt and in report. Default: the model's own "
+    "mask_prob.",
+    0.05,
+    1,
 )
 flags.DEFINE_float(
-    "threshold", 0.5, "Mark tokens above it.", lower_bound=0, upper_bound=1
+    "threshold",
+    0.5,
+    "detect: mark tokens with a higher probability.",
+    lower_bound=0,
+    upper_bound=1,
 )
 flags.DEFINE_enum(
-    "method", None, [*METHODS], "Of scoring. Default: the best of the model."
+    "method",
+    None,
+    [*METHODS],
+    "Scoring method; docs/electric.md compares them. Default: the best that the model "
+    "supports.",
 )
 flags.DEFINE_integer(
     "overlap", 0, "Tokens shared by windows of a long text.", lower_bound=0
 )
-flags.DEFINE_boolean("tokens", False, "Write the score of each token, too.")
-flags.DEFINE_string("task", None, "Of a fine-tuned model with several.")
+flags.DEFINE_boolean("tokens", False, "score: also write the score of each token.")
+flags.DEFINE_string(
+    "task", None, "Which task to predict, if the model was fine-tuned on several."
+)
 _FORMS = sorted({form for forms in FORMS.values() for form in forms})
 flags.DEFINE_enum(
-    "input_format", None, _FORMS, "For predict. Default: by the suffix of --input."
+    "input_format",
+    None,
+    _FORMS,
+    "predict: format of the input. Default: by the extension of --input.",
 )
 flags.DEFINE_integer(
-    "workers", None, "Processes. Default: one per GPU, else core.", lower_bound=1
+    "workers",
+    None,
+    "Number of processes. Default: one per GPU, else per core.",
+    lower_bound=1,
 )
 flags.DEFINE_float(
-    "shard_mb", None, "Input of a shard. Default: 1/1024, 1 to 64.", 1e-6, 1e9
+    "shard_mb",
+    None,
+    "MB of input per output shard. Default: 1/1024 of the input, at least 1 and at "
+    "most 64.",
+    1e-6,
+    1e9,
 )
 define_runner()
 
