@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Uses a model: detects, scores texts, re-ranks, reports a run; predicts.
+"""Uses a model: detects, scores texts and pairs, re-ranks, reports a run; predicts.
 
     python3 run_inference.py detect --data-dir $DATA_DIR --model-name M --input text.txt
     python3 run_inference.py detect --data-dir $DATA_DIR --model-name M --corrupt < text
     python3 run_inference.py report --data-dir $DATA_DIR --model-name M
     python3 run_inference.py score --model $DATA_DIR/models/M < texts > scores.jsonl
+    python3 run_inference.py pairs --model $DATA_DIR/models/M --input blimp.jsonl
     python3 run_inference.py rerank --model $DATA_DIR/models/M --nbest dev.jsonl --tune
     python3 run_inference.py predict --model TRIAL --input new.tsv --output new.jsonl
     python3 run_inference.py score --model M --input corpus/ --output-dir scores/
 
 detect reads each line or record of its input, with --corrupt after the generator has
 replaced tokens as in pre-training. report writes an HTML page about a run. score writes
-the pseudo-log-likelihood (PLL) of each text; rerank orders n-best lists by given score
-+ weight x PLL (docs/electric.md). predict writes labels, numbers, tags or answers of a
+the pseudo-log-likelihood (PLL) of each text; pairs counts how often the good one of two
+texts has the higher PLL; rerank orders n-best lists by given score + weight x PLL
+(docs/electric.md). predict writes labels, numbers, tags or answers of a
 fine-tuned model (docs/prediction.md). With --output-dir, score, detect and predict read
 a corpus in many processes or by Apache Beam (docs/scale.md).
 """
@@ -132,6 +134,7 @@ SUBCOMMANDS = {
     "detect": f"{_TEXTS} {_CORPUS} seed mask_prob format corrupt threshold",
     "report": f"{_TEXTS} seed mask_prob",
     "score": f"{_TEXTS} {_CORPUS} {_SCORES} tokens",
+    "pairs": f"{_MODEL} input encoding_errors method",
     "rerank": f"{_MODEL} encoding_errors {_SCORES} nbest weight tune",
     "predict": f"model data_dir task input input_format output {_CORPUS}",
 }

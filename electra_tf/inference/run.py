@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import collections
+import json
 import os
 import sys
 import types
@@ -15,6 +16,7 @@ from absl.flags import FlagValues
 
 from electra_tf import paths
 from electra_tf.config.run import run_directory
+from electra_tf.console import Console
 from electra_tf.errors import EXIT_FLAGS, UserError
 from electra_tf.storage.files import line_writer
 from electra_tf.storage.mirror import Outputs, bring_model
@@ -64,7 +66,7 @@ def run(command: str, flags: FlagValues, beam_args: str | None) -> None:
         if command == "report":
             report(given)
             return
-        commands = {f.__name__: f for f in (detect, score, rerank, predict)}
+        commands = {f.__name__: f for f in (detect, score, pairs, rerank, predict)}
         with line_writer(given.output) as write:
             for line in commands[command](given):
                 write(line)
@@ -143,6 +145,22 @@ def rerank(given) -> Iterator[str]:
     if errors:
         line = reranking.describe(lists, scores, errors, weight)
         print(line, file=sys.stderr)
+
+
+def pairs(given) -> Iterator[str]:
+    """Yields one JSON object: how often the good text of a pair scores higher."""
+    from electra_tf.inference import pairs, prediction
+
+    rows = pairs.read_pairs(given.input, given.encoding_errors)
+    model = prediction.load(_model(given))
+    console = Console(sys.stderr)
+    right = list(pairs.compare(rows, model, given.method, console))
+    found = pairs.summary(rows, right)
+    yield json.dumps(found, indent=1, ensure_ascii=False)
+    console.log(
+        f"Accuracy {found['accuracy']:.2f} ± {found['standard_error']:.2f} %, the mean "
+        f"of {len(found['sets']):,} sets with {len(rows):,} pairs."
+    )
 
 
 def predict(given) -> Iterator[str]:
@@ -230,7 +248,7 @@ def _check_not_read(given) -> None:
 def _check_input(command: str, given) -> None:
     """Raises `UserError` for a missing input, before the model is loaded."""
     if given.input is None:
-        if command in ("detect", "score", "predict"):
+        if command in ("detect", "score", "pairs", "predict"):
             standard_input()
     elif os.path.isdir(given.input) or not os.path.exists(given.input):
         raise UserError(

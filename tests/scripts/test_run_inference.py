@@ -129,6 +129,21 @@ def test_score_tokens_from_a_pipe_into_a_pipe(electric, scorer, tmp_path):
         assert ours == pytest.approx([t.score for t in tokens], abs=1e-4)
 
 
+def test_pairs(electric, scorer, tmp_path):
+    texts = [f"w{i} w{i + 3} w7" for i in range(20)]
+    scores = [scored.score for scored in scorer.score_texts(texts)]
+    [worst, *_, best] = sorted(texts, key=dict(zip(texts, scores, strict=True)).get)
+    rows = [{"good": best, "bad": worst, "set": "right"}]
+    rows += [{"good": worst, "bad": best, "set": "wrong"}]
+    path, output = tmp_path / "pairs.jsonl.gz", tmp_path / "pairs.json"
+    path.write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
+    run = infer("pairs", "--model", electric, "--input", path, "--output", output)
+    found = json.loads(output.read_text())
+    assert [row["accuracy"] for row in found["sets"].values()] == [100, 0]
+    assert found["accuracy"] == 50
+    assert "Accuracy 50.00 ± 0.00 %, the mean of 2 sets with 2 pairs." in run.stderr
+
+
 # Re-ranking.
 
 
