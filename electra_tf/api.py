@@ -44,7 +44,7 @@ def train_vocabulary(
 
     Args:
       corpus_files: a directory, a file or a glob.
-      size: tokens, the special ones included.
+      size: number of tokens, the special ones included.
       output_file: vocab.txt, replaced if it exists; None: a temporary file, which
         `build_dataset` copies beside the records.
       num_processes: more than one requires a program that starts under
@@ -127,7 +127,7 @@ def make_dataset(
       records: globs of shards, as the hparam pretrain_tfrecords.
       num_batches: length of the data set, in the order of the files, as for an
         evaluation; None: endless and shuffled, for training.
-      num_replicas: of the strategy; each global batch is cut into this many elements.
+      num_replicas: number of devices; each global batch is cut into as many elements.
     """
     from electra_tf.pretrain.pretrain_data import RunData
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import electra_tf
 import electra_tf.commands
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.model import ModelConfig
@@ -64,6 +65,15 @@ def test_the_page_of_hparams_is_current():
     for cls in (PretrainingConfig, FinetuningConfig, ModelConfig):
         for field in dataclasses.fields(cls):
             assert f"- `{field.name}` (" in done.stdout
+
+
+def test_the_page_of_the_api_is_current_and_complete():
+    command = [sys.executable, "docs/make_python_api.py"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    update = "run: python3 docs/make_python_api.py > docs/python_api.md"
+    assert TEXTS["docs/python_api.md"] == done.stdout, update
+    shown = set(re.findall(r"^### (\w+)$", done.stdout, re.MULTILINE))
+    assert shown >= {*electra_tf.__all__}
 
 
 def anchors(page: str) -> set[str]:

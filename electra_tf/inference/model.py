@@ -99,15 +99,15 @@ class Model:
 
     Attributes:
       name: the path that it was loaded from.
-      what: its kind, "an ELECTRA model".
-      tokenizer: a `Tokenizer`.
-      encoder: a Keras layer, int32 ids, mask and segment ids [B, L] -> EncoderOutput.
-      vocab: of the tokenizer.
+      what: its kind, such as "an ELECTRA model".
+      tokenizer: the `Tokenizer`.
+      encoder: the `TextEncoder`, a Keras layer.
+      vocab: the tokenizer's `Vocabulary`.
       max_seq_length: tokens of a window, [CLS] and [SEP] included.
       origin: the checkpoint or directory of the weights.
-      methods: of scoring, the best one first -> ids, mask and segment ids [B, L] ->
-        scores of all tokens [B, L]. That of mask_each also takes positions [B], and
-        gives their scores [B].
+      methods: scoring methods by name, the best first: functions of ids, mask and
+        segment ids [B, L] that return the scores of all tokens [B, L]. mask_each also
+        takes positions [B] and returns their scores [B].
     """
 
     name: str
@@ -194,7 +194,7 @@ class Model:
         return tf.function(hidden, [ids, ids, ids], autograph=False)
 
     def detect(self, texts: Any) -> list[list[TokenPrediction]]:
-        """How much each token of each text looks replaced."""
+        """The probability of each token of each text that it was replaced."""
         if self._detect is None:
             raise self.lacks("detect")
         return [
@@ -258,17 +258,17 @@ class Model:
     def score(
         self, texts: Any, method: str | None = None, overlap: int = 0
     ) -> list[TextScore]:
-        """The score of each text; see `score_texts`."""
+        """The score of each text, in order; arguments as in `score_tokens`."""
         return list(self.score_texts(texts, method, overlap))
 
     def score_tokens(
         self, texts: Any, method: str | None = None, overlap: int = 0
     ) -> Iterator[list[TokenScore]]:
-        """Scores of each text's tokens, in order; [] for a text without tokens.
+        """Yields the scores of each text's tokens; [] for a text without tokens.
 
         Args:
           texts: one or several, str or bytes, or tensors of them.
-          method: one of METHODS; see `method`.
+          method: one of docs/electric.md; None: the best of the model.
           overlap: tokens that two windows of a long text share.
 
         Raises `UserError` if a score is not finite.
@@ -278,7 +278,7 @@ class Model:
     def score_texts(
         self, texts: Any, method: str | None = None, overlap: int = 0
     ) -> Iterator[TextScore]:
-        """The score of each text, in order; otherwise as `score_tokens`."""
+        """Yields the score of each text, in order; arguments as in `score_tokens`."""
         network, unk_id = self.methods[self.method(method)], self.vocab.unk_id
         scored = self._scored(
             network, texts, overlap, lambda text: (self.tokenizer.encode(text), None)

@@ -155,12 +155,11 @@ def load(
     """Loads a model: a fine-tuned one, which predicts, or a pre-trained one.
 
     Args:
-      path: the directory of a fine-tuned trial, whose newest weights are taken (or the
-        best, where kept); an exported SavedModel of a task or of a part of a
-        pre-trained model; a directory of Hugging Face with the head of a task; or a
-        `path` of `inference.pretrained_model.load`.
-      task: of a trial with several.
-      data_dir: of the vocabulary, for a trial that was moved.
+      path: a run, a fine-tuned trial, an exported SavedModel, a checkpoint of the
+        original, or a directory in the format of Hugging Face or KerasHub. Of a trial
+        the newest weights are taken, or the best where they are kept.
+      task: which task, if the trial has several.
+      data_dir: the data directory with the vocabulary, for a trial that was moved.
 
     Returns a `Model`.
 

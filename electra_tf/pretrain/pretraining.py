@@ -94,7 +94,7 @@ class ElectraPretrainer(keras.Model):
 
     Args:
       config: PretrainingConfig, or its hparams.
-      special_ids: of ([CLS], [SEP], [MASK]).
+      special_ids: the ids of ([CLS], [SEP], [MASK]).
       at_rest: as models are stored and used: a table that is learned as a residual is
         the sum, under the usual name.
     """

@@ -101,7 +101,7 @@ class Vocabulary:
     def load(cls, path: str | os.PathLike) -> Vocabulary:
         """Reads a vocabulary file and checks every line.
 
-        A tokenizer.json of the package tokenizers with WordPiece is read, too. White
+        A tokenizer.json of the package tokenizers with WordPiece is also read. White
         space around a token is stripped, as in the original; a blank line keeps its id.
         Raises UserError, naming the file and the line, for other files.
         """
