@@ -137,9 +137,9 @@ def flags_of(script: str) -> set[str]:
 
 
 def value_of(arguments: str, flag: str) -> str | None:
-    """The quoted or bare value of a flag; None without one."""
-    found = re.search(rf"--{flag}[ =]\s*('[^']*'|\S+)", arguments)
-    return found and found[1].strip("'")
+    """The quoted or bare value of a flag, as "'$DATA_DIR'/a" is; None without one."""
+    found = re.search(rf"--{flag}[ =]\s*((?:'[^']*'|[^\s'])+)", arguments)
+    return found and found[1].replace("'", "")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

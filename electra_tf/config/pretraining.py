@@ -168,7 +168,7 @@ class PretrainingConfig(RunConfig):
     # Objectives.
     objective: str = identity(
         "electra",
-        "Pre-training objective; docs/recipes.md explains each.",
+        "Pre-training objective; docs/objectives.md explains each.",
         tuple(OBJECTIVES),
     )
     gen_weight: float = setting(1.0, "Weight of the generator's loss.", ">= 0", _LEARNS)
@@ -303,7 +303,7 @@ class PretrainingConfig(RunConfig):
     # Generator.
     generator: str | None = identity(
         None,
-        "Kind of generator; null: by objective (docs/recipes.md).",
+        "Kind of generator; null: by objective (docs/objectives.md).",
         (None, *GENERATORS),
     )
     embedding_sharing: str = identity(
@@ -357,7 +357,7 @@ class PretrainingConfig(RunConfig):
     # Locations.
     pretrain_tfrecords: str | list | dict = place(
         "<data-dir>/pretrain_tfrecords/pretrain_data.tfrecord*",
-        "Training files; a list, or {pattern: weight}, mixes them (docs/recipes.md).",
+        "Training files; a list or {pattern: weight} mixes them (docs/objectives.md).",
     )
     eval_tfrecords: str | list | dict = place(
         "<pretrain_tfrecords>", "Files to evaluate on."

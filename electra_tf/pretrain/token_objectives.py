@@ -4,7 +4,7 @@
 Replace MLM and All-Tokens MLM lie between BERT and ELECTRA (section 3.5 and Table 5 of
 the ELECTRA paper). Corrective language modeling (COCO-LM, Meng et al., NeurIPS 2021)
 and multi-word selection (TEAMS, Shen et al., ACL Findings 2021) are replaced token
-detection with a second task at the masked positions; docs/recipes.md says what was
+detection with a second task at the masked positions; docs/objectives.md says what was
 taken from where.
 
 Shapes: B batch, L length, N masked positions, K candidates, V vocabulary, H width.
