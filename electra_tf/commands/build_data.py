@@ -26,7 +26,7 @@ from electra_tf import cli
 from electra_tf.commands import shared_flags
 from electra_tf.commands.shared_flags import define_path
 from electra_tf.data import dataset_building
-from electra_tf.data.record_making import BuildSettings
+from electra_tf.data.record_making import PACKINGS, BuildSettings
 from electra_tf.storage.remote import fetch
 from electra_tf.text import units
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
@@ -94,6 +94,13 @@ def _define_build() -> Callable[..., None]:
     )
     accents = ("strip_accents", "no_strip_accents", None, f"Strip accents. {default}")
     cli.define_pair(*accents, positive="do_strip_accents")
+    flags.DEFINE_enum(
+        "packing",
+        PACKINGS[0],
+        PACKINGS,
+        "original: lines of a document, without what is too long. full: all text; what "
+        "does not fit continues in the next example.",
+    )
     flags.DEFINE_integer("seed", 42, "Seed of all random choices.")
     flags.DEFINE_integer(
         "num_out_files", None, "Number of shards. Default: one for 4 to 64 MB."
@@ -115,6 +122,7 @@ def _define_build() -> Callable[..., None]:
             blanks_separate_docs=blanks_separate_docs,
             seed=FLAGS.seed,
             reading=reading,
+            packing=FLAGS.packing,
         )
         dataset_building.build(
             text,

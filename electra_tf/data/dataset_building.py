@@ -18,7 +18,7 @@ import numpy as np
 
 import electra_tf
 from electra_tf.data import record_index
-from electra_tf.data.record_making import BuildSettings, Counts, RecordMaker
+from electra_tf.data.record_making import PACKINGS, BuildSettings, Counts, RecordMaker
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.jobs import folder as job_folder
 from electra_tf.jobs import job
@@ -41,6 +41,7 @@ _COMPRESSED_RATIO = 3.5  # bytes of text per byte of a compressed file, roughly
 _NAME = "build"
 _MIN_SEQ_LENGTH = 8
 _MAX_NAMES = 1000  # of files, in the manifest
+_MOST_USED = 0.9  # of the tokens; below it another packing is named
 _MUCH_UNKNOWN = 0.05  # of the tokens of a data set, for a warning
 
 _Group = tuple[list[Unit], list[int]]  # units, numbers of their shards
@@ -140,7 +141,10 @@ def _identity(
     text: Corpus, settings: BuildSettings, vocab: Vocabulary, num_shards: int | None
 ) -> dict:
     """Everything that affects the result, in JSON."""
-    return {
+    is_usual = settings.packing == PACKINGS[0]
+    # Data sets that are older than the option do not name it.
+    packing = {} if is_usual else {"packing": settings.packing}
+    return packing | {
         "schema_version": SCHEMA_VERSION,
         "seed": settings.seed,
         "max_seq_length": settings.max_seq_length,
@@ -209,11 +213,11 @@ def _write_manifest(
 
 def _summary(manifest: dict) -> str:
     counts = manifest["corpus"]
-    kept = 100 * counts["tokens_kept"] / max(1, counts["tokens"])
+    kept = counts["tokens_kept"] / max(1, counts["tokens"])
     shards = len(manifest["files"])
     text = f"{counts['examples']:,} examples in {shards} shard{'s'[: shards > 1]} from "
-    text += f"{counts['text_bytes'] / 1e6:,.1f} MB of text; {kept:.1f} % of its tokens "
-    text += "used"
+    text += f"{counts['text_bytes'] / 1e6:,.1f} MB of text; {100 * kept:.1f} % of its "
+    text += "tokens used" + ("; --packing full uses all" if kept < _MOST_USED else "")
     if counts["replaced_bytes"]:
         text += f"; left out: {corpus.describe_replaced(counts['replaced_in'])}"
     return text
@@ -226,7 +230,7 @@ def _warnings(manifest: dict, vocab: Vocabulary) -> Iterator[str]:
         yield (
             f"{counts['tokens_kept']:,} of {counts['tokens']:,} tokens are used: lines "
             "are cut at --max-seq-length.\nPut each sentence or paragraph on its own "
-            "line, ended by LF or CRLF."
+            "line, ended by LF or CRLF; or use --packing full."
         )
     if tokens["unknown"] > _MUCH_UNKNOWN * tokens["all"]:
         yield (
@@ -291,15 +295,14 @@ def write_shards(
     for path in paths:
         open(path, "wb").close()
     examples = [0] * len(paths)
-    for unit in units:
-        for records, counts in maker.records(Unit(*unit)):
-            for place, path in enumerate(paths):
-                first = (place - total.examples) % len(paths)
-                part = records[first :: len(paths)]
-                examples[place] += len(part)
-                if part:  # A thousand shards are too many to keep open.
-                    with open(path, "ab") as f:
-                        f.writelines(part)
-            total = total.plus(counts)
+    for records, counts in maker.records(Unit(*unit) for unit in units):
+        for place, path in enumerate(paths):
+            first = (place - total.examples) % len(paths)
+            part = records[first :: len(paths)]
+            examples[place] += len(part)
+            if part:  # A thousand shards are too many to keep open.
+                with open(path, "ab") as f:
+                    f.writelines(part)
+        total = total.plus(counts)
     facts = {"counts": total._asdict(), "examples": examples}
     return facts | {"token_counts": maker.token_counts.tolist()}

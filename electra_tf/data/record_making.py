@@ -4,7 +4,7 @@
 import dataclasses
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +15,8 @@ from electra_tf.text.units import Reading, Unit, read_unit
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 
 _BATCH_CHARS = 1 << 20  # of text to tokenise at once
+# How lines become examples, the default first.
+PACKINGS = ("original", "full")
 
 
 class BuildSettings(NamedTuple):
@@ -28,6 +30,7 @@ class BuildSettings(NamedTuple):
           files, but not in records.
         seed: of the random numbers.
         reading: how the text is read.
+        packing: one of PACKINGS: `ExampleBuilder` or `FullPacker`.
     """
 
     vocab_file: str
@@ -36,6 +39,7 @@ class BuildSettings(NamedTuple):
     blanks_separate_docs: bool | None = None
     seed: int = 42
     reading: Reading = Reading()
+    packing: str = PACKINGS[0]
 
 
 class Counts(NamedTuple):
@@ -83,27 +87,34 @@ class RecordMaker:
         self._tokenizer = Tokenizer(self.vocab, *self.settings.tokenizer)
         self.token_counts = np.zeros(len(self.vocab), np.int64)
 
-    def records(self, unit: Unit) -> Iterator[tuple[list[bytes], Counts]]:
-        """Yields the records of a unit in blocks, with the counts of each block.
+    def records(self, units: Iterable[Unit]) -> Iterator[tuple[list[bytes], Counts]]:
+        """Yields the records of units in blocks, with the counts of each block.
 
         Adds the tokens of each block to `token_counts` (int64 [V]).
         """
-        settings = self.settings
-        rng = _rng_of(unit, settings.seed, self.is_only_unit)
-        builder = ExampleBuilder(self.vocab, settings.max_seq_length, rng)
-        for lines, is_blank, counts in _line_batches(unit, settings):
-            ids, row_splits = self._tokenizer.tokenize_lines(lines)
-            examples = builder.add_lines(ids, row_splits, is_blank)
-            input_ids, mask, segments, _ = examples
-            records = tfrecord.encode_examples(input_ids, mask, segments)
-            self.token_counts += record_index.count_tokens(input_ids, mask, self.vocab)
-            num_special = 2 * len(mask) + int(segments.any(axis=1).sum())
-            counts = counts._replace(
-                examples=len(records),
-                tokens=len(ids),
-                tokens_kept=int(mask.sum()) - num_special,
-            )
-            yield [*map(tfrecord.frame, records)], counts
+        settings, builder = self.settings, None
+        length, is_full = settings.max_seq_length, settings.packing == "full"
+        packer = FullPacker(self.vocab, length)
+        for unit in units:
+            if not is_full:
+                rng = _rng_of(unit, settings.seed, self.is_only_unit)
+                builder = ExampleBuilder(self.vocab, length, rng)
+            for lines, is_blank, counts in _line_batches(unit, settings):
+                ids, row_splits = self._tokenizer.tokenize_lines(lines)
+                examples = (builder or packer).add_lines(ids, row_splits, is_blank)
+                yield self._framed(examples, counts._replace(tokens=len(ids)))
+        yield self._framed(packer.last(), Counts())
+
+    def _framed(
+        self, examples: "Examples", counts: Counts
+    ) -> tuple[list[bytes], Counts]:
+        ids, mask, segments, _ = examples
+        records = tfrecord.encode_examples(ids, mask, segments)
+        self.token_counts += record_index.count_tokens(ids, mask, self.vocab)
+        is_special = np.isin(ids, (self.vocab.cls_id, self.vocab.sep_id))
+        kept = int(mask.sum()) - int(is_special.sum())
+        counts = counts._replace(examples=len(records), tokens_kept=kept)
+        return [*map(tfrecord.frame, records)], counts
 
 
 def _rng_of(unit: Unit, seed: int, is_only_unit: bool) -> random.Random:
@@ -174,13 +185,14 @@ class Examples(NamedTuple):
         input_ids: int32 [n, L], [CLS] first segment [SEP] second segment [SEP].
         input_mask: uint8 [n, L], 1 at tokens and 0 at padding.
         segment_ids: uint8 [n, L], 1 at the second segment and its [SEP].
-        emitted_at: int64 [n], index of the line that completed the example.
+        emitted_at: int64 [n], index of the line that completed the example; None of
+          `FullPacker`.
     """
 
     input_ids: np.ndarray
     input_mask: np.ndarray
     segment_ids: np.ndarray
-    emitted_at: np.ndarray
+    emitted_at: np.ndarray | None = None
 
 
 class ExampleBuilder:
@@ -293,3 +305,45 @@ class ExampleBuilder:
             segment_ids.view(np.uint8),
             np.array(emitted_at, np.int64),
         )
+
+
+class FullPacker:
+    """Packs all text into examples of `max_length` tokens, of one segment each.
+
+    A line or document that does not fit continues in the next example; [SEP] separates
+    documents (the "full sentences" of RoBERTa, Liu et al., 2019, section 4.2).
+    """
+
+    def __init__(self, vocab: Vocabulary, max_length: int):
+        self._cls_id, self._sep_id = vocab.cls_id, vocab.sep_id
+        self._room = max_length - 2
+        self._pending = np.zeros(0, np.int32)
+        self._ends_document = True  # the text so far
+
+    def add_lines(
+        self, ids: np.ndarray, row_splits: np.ndarray, is_blank: Sequence[bool]
+    ) -> Examples:
+        """Adds lines and returns completed examples; see `ExampleBuilder.add_lines`."""
+        ends = np.unique(row_splits[1:][np.array(is_blank, bool)])
+        if self._ends_document:
+            ends = ends[ends > 0]
+        stream = np.insert(ids, ends, self._sep_id)
+        if len(stream):
+            self._ends_document = bool(stream[-1] == self._sep_id)
+        stream = np.concatenate([self._pending, stream])
+        whole = len(stream) // self._room * self._room
+        self._pending = stream[whole:].copy()
+        return self._examples(stream[:whole].reshape(-1, self._room))
+
+    def last(self) -> Examples:
+        """The example of the text that has not filled one, if any."""
+        size = max(0, len(self._pending) - self._ends_document)
+        examples = self._examples(self._pending[None, :size][: size > 0])
+        padding = (0, 0), (0, self._room - size)
+        return Examples(*(np.pad(part, padding) for part in examples[:3]))
+
+    def _examples(self, rows: np.ndarray) -> Examples:
+        ends = ((0, 0), (1, 1))
+        ids = np.pad(rows, ends, constant_values=(self._cls_id, self._sep_id))
+        mask = np.ones(ids.shape, np.uint8)
+        return Examples(ids.astype(np.int32), mask, np.zeros_like(mask))

@@ -20,7 +20,7 @@ def test_memory_is_independent_of_the_size_of_a_group(tmp_path, monkeypatch):
     """A compressed file is a single unit, however large it is."""
     blocks = [range(i, i + 71) for i in range(0, 7100, 71)]
 
-    def records(unit):
+    def records(units):
         for block in blocks:
             found = [tfrecord.frame(str(i).encode() * 200) for i in block]
             yield found, Counts(examples=len(found))

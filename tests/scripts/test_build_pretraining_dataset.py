@@ -129,6 +129,25 @@ def test_output_depends_on_text_and_seed_only(text, tmp_path):
     assert manifest_of(tmp_path / "one")["settings"]["blanks_separate_docs"] is None
 
 
+def test_full_packing_uses_all_text(text, tmp_path):
+    flags = ("--max-seq-length=16", "--num-out-files=3")
+    cut = succeed(text, tmp_path / "cut", *flags)
+    assert "% of its tokens used; --packing full uses all" in cut
+    made = []
+    for processes in (1, 2):
+        out, own = tmp_path / str(processes), f"--num-processes={processes}"
+        printed = succeed(text, out, "--packing=full", own, *flags)
+        made.append(content(out))
+    assert made[0] == made[1] and "; 100.0 % of its tokens used\n" in printed
+    counts = manifest_of(out)["corpus"]
+    assert counts["tokens_kept"] == counts["tokens"]
+    ids, mask, _ = examples_in(out)
+    assert np.isin(ids, (2, 3), invert=True)[mask > 0].sum() == counts["tokens"]
+    assert (mask.sum(axis=1) < 16).sum() <= 3  # the last of each shard
+    error, code = fail(text, out, *flags)
+    assert "packing is 'full' there, None here" in error and code == 2
+
+
 def test_more_shards_than_files_are_dealt_in_turn(tmp_path):
     write_corpus(tmp_path / "in", files=1, lines=40)
     succeed(tmp_path / "in", tmp_path / "one", "--max-seq-length=32")
@@ -429,7 +448,8 @@ def test_no_room_left(tmp_path, processes):
 
 # Apache Beam.
 
-FLAGS = ("--num-out-files=4", "--encoding-errors=replace", "--text-key=body")
+FLAGS = ("--packing=full", "--num-out-files=4")
+FLAGS += ("--encoding-errors=replace", "--text-key=body")
 TWO_WORKERS = ("--runner=beam", f"--beam-args={TWO_PROCESSES} --runner=DirectRunner")
 
 
@@ -451,7 +471,7 @@ def test_builds_by_beam_write_the_bytes_of_a_local_build(tmp_path):
     for name in ("local", "workers"):
         output = tmp_path / f"{name}_vocab" / "vocab.txt"
         flags = (f"--corpus-dir={text}", f"--output-file={output}", "--vocab-size=400")
-        check_ok(run_script("build_vocab.py", *flags, *FLAGS[1:], *runners[name]))
+        check_ok(run_script("build_vocab.py", *flags, *FLAGS[2:], *runners[name]))
         vocabularies.append(content(output.parent))
     assert vocabularies[0] == vocabularies[1] and len(vocabularies[0]) == 2
 
