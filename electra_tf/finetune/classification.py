@@ -144,7 +144,7 @@ class ScoresHead(Head):
         import tensorflow as tf
 
         from electra_tf.model.dropout import dropout
-        from electra_tf.model.transformer_layer import gelu
+        from electra_tf.model.layers import gelu
 
         pooled = dropout(hidden[..., 0, :], 0.1, seed)
         if self.has_hidden_layer:

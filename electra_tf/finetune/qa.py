@@ -395,8 +395,7 @@ class SpanHead(Head):
         """
         import tensorflow as tf
 
-        from electra_tf.model.transformer_layer import gelu
-        from electra_tf.pretrain.masking import gather_positions
+        from electra_tf.model.layers import gather_positions, gelu
 
         layer, width = dense["qa_hidden"], hidden.shape[-1]
         kernel = tf.cast(layer.kernel.value, hidden.dtype)
@@ -417,7 +416,7 @@ class SpanHead(Head):
     def _answerable(self, dense, hidden, start_logits):
         import tensorflow as tf
 
-        from electra_tf.model.transformer_layer import gelu
+        from electra_tf.model.layers import gelu
 
         *_, last = dense.values()
         state = hidden[:, 0]

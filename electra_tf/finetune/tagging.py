@@ -214,7 +214,7 @@ class TagHead(Head):
         """
         import tensorflow as tf
 
-        from electra_tf.pretrain.masking import gather_positions
+        from electra_tf.model.layers import gather_positions
 
         if "labeled_positions" in features:
             hidden = gather_positions(hidden, features["labeled_positions"])

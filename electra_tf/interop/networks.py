@@ -200,7 +200,7 @@ def outputs(
 
 
 def _task_logits(network: Network, hidden: np.ndarray) -> np.ndarray:
-    from electra_tf.model.transformer_layer import gelu
+    from electra_tf.model.layers import gelu
 
     def dense(states, name):
         kernel, bias = (network.weight(f"{name}/{x}") for x in ("kernel", "bias"))
@@ -220,17 +220,14 @@ def _layers(network: Network):
     shape, embedding_size = network.shape, network.embedding_size
     encoder = TextEncoder(shape, embedding_size, dtype="float32")
     encoder.build(None)
-    width, act = shape.hidden_size, shape.hidden_act
     layer = None
     if network.head() == DISCRIMINATOR_HEAD:
-        layer = DiscriminatorPredictions(width, hidden_act=act, dtype="float32")
+        layer = DiscriminatorPredictions(shape, dtype="float32")
         layer.build()
     elif network.head() == GENERATOR_HEAD:
-        name = "generator_predictions"
         layer = MaskedLMHead(
-            embedding_size, shape.vocab_size, name, hidden_act=act, dtype="float32"
+            shape, embedding_size, "generator_predictions", dtype="float32"
         )
-        layer.build((None, width))
     return encoder, layer
 
 

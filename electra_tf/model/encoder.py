@@ -11,6 +11,7 @@ activations are matrices [B * L, H]: one plain matrix product per dense layer.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple
 
 import keras
@@ -18,13 +19,9 @@ import tensorflow as tf
 
 from electra_tf.config.model import ModelConfig
 from electra_tf.errors import UserError
+from electra_tf.model.blocks import BertBlock
 from electra_tf.model.dropout import dropout, fold_in, tag_words
-from electra_tf.model.transformer_layer import (
-    LayerNorm,
-    TransformerLayer,
-    initializer,
-    serializable,
-)
+from electra_tf.model.layers import LayerNorm, initializer
 
 # Added to the attention scores of hidden positions. Finite, as in the original: a query
 # without visible keys attends to all of them.
@@ -41,43 +38,30 @@ class EncoderOutput(NamedTuple):
     embedding_output: tf.Tensor  # the input of the first transformer layer
 
 
-@serializable
 class Embeddings(keras.layers.Layer):
     """Sum of word, segment and position embeddings, normalised: [B, L] -> [B, L, E]."""
 
     def __init__(
-        self,
-        vocab_size: int,
-        embedding_size: int,
-        max_position_embeddings: int = 512,
-        type_vocab_size: int = 2,
-        dropout_rate: float = 0.1,
-        initializer_range: float = 0.02,
-        name: str = "embeddings",
-        **kwargs,
+        self, config: ModelConfig, embedding_size: int, name="embeddings", **kwargs
     ):
         super().__init__(name=name, autocast=False, **kwargs)
-        self.vocab_size = vocab_size
+        self.config = config
         self.embedding_size = embedding_size
-        self.max_position_embeddings = max_position_embeddings
-        self.type_vocab_size = type_vocab_size
-        self.dropout_rate = dropout_rate
-        self.initializer_range = initializer_range
         self.layer_norm = LayerNorm(dtype=self.dtype_policy)
 
     def build(self, input_shape=None):
-        self.word_embeddings = self._add("word_embeddings", self.vocab_size)
+        self.word_embeddings = self._add("word_embeddings", self.config.vocab_size)
         self.token_type_embeddings = self._add(
-            "token_type_embeddings", self.type_vocab_size
+            "token_type_embeddings", self.config.type_vocab_size
         )
         self.position_embeddings = self._add(
-            "position_embeddings", self.max_position_embeddings
+            "position_embeddings", self.config.max_position_embeddings
         )
         self.layer_norm.build((None, self.embedding_size))
 
     def _add(self, name: str, rows: int) -> keras.Variable:
         shape = rows, self.embedding_size
-        start = initializer(self.initializer_range)
+        start = initializer(self.config.initializer_range)
         return self.add_weight(
             name=name, shape=shape, initializer=start, autocast=False
         )
@@ -102,13 +86,12 @@ class Embeddings(keras.layers.Layer):
         positions = self.table("position_embeddings")[:length]
         embedded = self.layer_norm(words + segments + positions)  # [B, L, E]
         embedded = tf.cast(embedded, self.compute_dtype)
-        return dropout(embedded, self.dropout_rate, seed)
+        return dropout(embedded, self.config.hidden_dropout_prob, seed)
 
 
 RESIDUAL = "_residual"  # suffix of the variables of DisentangledEmbeddings
 
 
-@serializable
 class DisentangledEmbeddings(Embeddings):
     """Embeddings whose tables are those of another layer plus a trained residual.
 
@@ -121,9 +104,7 @@ class DisentangledEmbeddings(Embeddings):
     """
 
     def __init__(self, base: Embeddings, **kwargs):
-        names = ("vocab_size", "embedding_size", "max_position_embeddings")
-        names += ("type_vocab_size", "dropout_rate", "initializer_range")
-        super().__init__(**{name: getattr(base, name) for name in names}, **kwargs)
+        super().__init__(base.config, base.embedding_size, **kwargs)
         self._base = lambda: base  # Keras would track its weights here, too.
 
     @property
@@ -161,7 +142,6 @@ def attention_bias(input_mask: tf.Tensor, direction: str) -> tf.Tensor:
     return (1.0 - visible) * MASKED_SCORE
 
 
-@serializable
 class Encoder(keras.layers.Layer):
     """A stack of transformer layers over [B, L, H], attending in one or two directions.
 
@@ -170,44 +150,21 @@ class Encoder(keras.layers.Layer):
     """
 
     def __init__(
-        self,
-        num_layers: int,
-        hidden_size: int,
-        num_heads: int,
-        intermediate_size: int,
-        hidden_dropout: float = 0.1,
-        attention_dropout: float = 0.1,
-        initializer_range: float = 0.02,
-        direction: str = "bidirectional",
-        hidden_act: str = "gelu",
-        attention_chunk_size: int = 0,
-        name: str = "encoder",
-        **kwargs,
+        self, config: ModelConfig, direction="bidirectional", name="encoder", **kwargs
     ):
         super().__init__(name=name, autocast=False, **kwargs)
+        width, heads = config.hidden_size, config.num_attention_heads
         if direction not in DIRECTIONS:
             raise ValueError(f"direction {direction!r} is not one of {DIRECTIONS}")
-        if hidden_size % num_heads:
+        if width % heads:
             raise ValueError(
-                f"hidden_size {hidden_size} is not divisible by num_heads {num_heads}"
+                f"hidden_size {width} is not divisible by num_heads {heads}"
             )
-        self.settings = {
-            "hidden_size": hidden_size,
-            "num_heads": num_heads,
-            "intermediate_size": intermediate_size,
-            "hidden_dropout": hidden_dropout,
-            "attention_dropout": attention_dropout,
-            "initializer_range": initializer_range,
-            "hidden_act": hidden_act,
-            "attention_chunk_size": attention_chunk_size,
-        }
-        self.hidden_size = hidden_size
+        self.hidden_size = width
         self.direction = direction
         self.transformer_layers = [
-            TransformerLayer(
-                name=f"layer_{i}", dtype=self.dtype_policy, **self.settings
-            )
-            for i in range(num_layers)
+            BertBlock(config, i, dtype=self.dtype_policy)
+            for i in range(config.num_hidden_layers)
         ]
         # As an attribute, SavedModels would contain its traces.
         traced = tf.function(self._layer_with, autograph=False)
@@ -217,22 +174,23 @@ class Encoder(keras.layers.Layer):
         for layer in self.transformer_layers:
             layer.build((None, self.hidden_size))
 
-    def _layer_with(self, weights, x, score_bias, seed, tag):
-        """Computes any trained layer, by the first of them with other weights."""
+    def _layer_with(self, variant, weights, x, score_bias, seed, tag):
+        """Runs the traced layer of a variant with these weights."""
         layers = self.transformer_layers
-        first = next(layer for layer in layers if not layer.non_trainable_variables)
+        of_variant = (layer for layer in layers if layer.variant == variant)
+        first = next(layer for layer in of_variant if not layer.non_trainable_variables)
         layer_seed = fold_in(seed, tag)
         return first.stateless_call(weights, [], x, score_bias, layer_seed)[0]
 
     def _call_layer(self, number, x, score_bias, seed):
-        # Layers differ only in their weights. The graph of a training step therefore
-        # has one trace of a layer, including the backward pass, for all of them.
+        # Layers of a variant differ only in their weights. The graph of a training step
+        # therefore has one trace, including the backward pass, for all of them.
         layer = self.transformer_layers[number]
         if seed is None or not tf.inside_function() or layer.non_trainable_variables:
             return layer(x, score_bias, fold_in(seed, number))
         weights = [tf.convert_to_tensor(v.value) for v in layer.trainable_variables]
         tag = tf.constant(tag_words(number))
-        return self._call_with(weights, x, score_bias, seed, tag)
+        return self._call_with(layer.variant, weights, x, score_bias, seed, tag)
 
     def call(
         self, embedded: tf.Tensor, input_mask: tf.Tensor, seed: tf.Tensor | None = None
@@ -248,7 +206,7 @@ class Encoder(keras.layers.Layer):
         return outputs
 
 
-@serializable
+@keras.saving.register_keras_serializable("electra_tf")
 class TextEncoder(keras.layers.Layer):
     """Embeddings and encoder under one name: "electra", "generator", ...
 
@@ -279,10 +237,9 @@ class TextEncoder(keras.layers.Layer):
         if isinstance(config, dict):
             config = ModelConfig(**config)
         self.hidden_size = config.hidden_size
-        self.hidden_act = config.hidden_act
-        self.initializer_range = config.initializer_range
+        self.config = config
         self.embedding_size = embedding_size
-        self.embeddings = embeddings or make_embeddings(
+        self.embeddings = embeddings or Embeddings(
             config, embedding_size, dtype=self.dtype_policy
         )
         self.embeddings_project = None
@@ -290,19 +247,7 @@ class TextEncoder(keras.layers.Layer):
             self.embeddings_project = keras.layers.Dense(
                 config.hidden_size, name="embeddings_project", dtype=self.dtype_policy
             )
-        self.encoder = Encoder(
-            config.num_hidden_layers,
-            config.hidden_size,
-            config.num_attention_heads,
-            config.intermediate_size,
-            config.hidden_dropout_prob,
-            config.attention_probs_dropout_prob,
-            config.initializer_range,
-            direction,
-            config.hidden_act,
-            config.attention_chunk_size,
-            dtype=self.dtype_policy,
-        )
+        self.encoder = Encoder(config, direction, dtype=self.dtype_policy)
 
     def build(self, input_shape=None):
         if not self.embeddings.built:
@@ -349,15 +294,22 @@ class TextEncoder(keras.layers.Layer):
         outputs = self.encoder(embedded, input_mask, fold_in(seed, 1))
         return EncoderOutput(outputs[-1] if outputs else embedded, outputs, embedded)
 
+    def get_config(self):
+        if type(self.embeddings) is not Embeddings:
+            raise ValueError(
+                "The table of a discriminator in training is a residual, which is not "
+                "saved by itself: save the ElectraPretrainer."
+            )
+        return super().get_config() | {
+            "config": dataclasses.asdict(self.config),
+            "embedding_size": self.embedding_size,
+            "direction": self.encoder.direction,
+        }
 
-def make_embeddings(config, embedding_size: int, dtype=None) -> Embeddings:
-    """The Embeddings that a ModelConfig describes."""
-    return Embeddings(
-        config.vocab_size,
-        embedding_size,
-        config.max_position_embeddings,
-        config.type_vocab_size,
-        config.hidden_dropout_prob,
-        config.initializer_range,
-        dtype=dtype,
-    )
+    @classmethod
+    def from_config(cls, config):
+        # Earlier versions stored shared embeddings; their weights are stored here, too.
+        shared = config.pop("embeddings", None) or {"class_name": "Embeddings"}
+        if shared["class_name"] != "Embeddings":
+            raise ValueError("Its table is a residual, which the file does not have.")
+        return cls(**config)

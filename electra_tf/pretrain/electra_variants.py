@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from electra_tf.config.objectives import BASELINE
-from electra_tf.model.transformer_layer import initializer
+from electra_tf.model.layers import gather_positions, initializer
 from electra_tf.pretrain import masking, metrics
 from electra_tf.pretrain.generators import weighted_mean
 from electra_tf.pretrain.objectives import Electra, Losses
@@ -118,8 +118,8 @@ class Adversarial(Electra):
         hidden = tf.stop_gradient(tf.cast(generated.hidden, tf.float32))
         policy = policy_of(
             generated.logits / text.temperature,
-            masking.gather_positions(text.ids, at),
-            masking.gather_positions(losses, at),
+            gather_positions(text.ids, at),
+            gather_positions(losses, at),
             tf.squeeze(model.generator_baseline(hidden), -1),
             inputs.masked_lm_weights,
             weights.generator,

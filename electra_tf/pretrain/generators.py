@@ -21,9 +21,9 @@ from electra_tf.config.objectives import GENERATORS, MASKED_LM_HEAD, OBJECTIVES
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.model.dropout import fold_in
 from electra_tf.model.encoder import TextEncoder
-from electra_tf.model.transformer_layer import serializable
+from electra_tf.model.layers import gather_positions
 from electra_tf.pretrain import masking, sampling
-from electra_tf.pretrain.heads import masked_lm_head
+from electra_tf.pretrain.heads import MaskedLMHead
 from electra_tf.pretrain.metrics import EPSILON
 
 
@@ -178,7 +178,6 @@ def masked_lm_output(
     return GeneratorOutput(logits, per_token, loss, predictions, loss)
 
 
-@serializable
 class MaskedLMGenerator(Generator):
     """A small masked language model (section 2 of the ELECTRA paper).
 
@@ -188,16 +187,11 @@ class MaskedLMGenerator(Generator):
 
     scoring = "mask_each"
 
-    def __init__(self, encoder: TextEncoder, vocab_size: int, **kwargs):
+    def __init__(self, encoder: TextEncoder, **kwargs):
         super().__init__(**kwargs)
         self.encoder = encoder
-        self.head = masked_lm_head(
-            encoder,
-            encoder.embedding_size,
-            vocab_size,
-            MASKED_LM_HEAD,
-            self.dtype_policy,
-        )
+        sizes = encoder.config, encoder.embedding_size
+        self.head = MaskedLMHead(*sizes, MASKED_LM_HEAD, dtype=self.dtype_policy)
         self.built = True
 
     @classmethod
@@ -213,7 +207,7 @@ class MaskedLMGenerator(Generator):
         options = {"name": "generator", "dtype": dtype}
         generator = TextEncoder(shape, width, embeddings, **options)
         generator.build(None)
-        return cls(generator, shape.vocab_size, dtype=dtype)
+        return cls(generator, dtype=dtype)
 
     def call(
         self, inputs: MaskedInputs, seed: tf.Tensor | None = None, weight=None
@@ -229,23 +223,21 @@ class MaskedLMGenerator(Generator):
 
     def _hidden_at(self, input_ids, input_mask, segment_ids, positions, seed=None):
         encoded = self.encoder(input_ids, input_mask, segment_ids, seed)
-        return masking.gather_positions(encoded.sequence_output, positions)
+        return gather_positions(encoded.sequence_output, positions)
 
     def _logits(self, hidden: tf.Tensor) -> tf.Tensor:
         table = self.encoder.embeddings.word_embeddings.value
         return self.head.logits(self.head(hidden), table)
 
 
-@serializable
 class TiedGenerator(MaskedLMGenerator):
     """Shares every weight but its head with the main network."""
 
     @classmethod
     def create(cls, encoder, config, special_ids, dtype):
-        return cls(encoder, config.vocab_size, dtype=dtype)
+        return cls(encoder, dtype=dtype)
 
 
-@serializable
 class TwoTowerGenerator(Generator):
     """Predicts each token from the tokens before it and after it.
 
@@ -268,7 +260,6 @@ class TwoTowerGenerator(Generator):
         self,
         ltr: TextEncoder,
         rtl: TextEncoder,
-        vocab_size: int,
         special_ids: tuple[int, int, int],
         chunk_size: int | None = None,
         **kwargs,
@@ -278,13 +269,12 @@ class TwoTowerGenerator(Generator):
         self.rtl = rtl
         self.special_ids = special_ids
         self.chunk_size = chunk_size
-        self.head = masked_lm_head(
-            ltr,
-            ltr.embedding_size,
-            vocab_size,
-            "cloze_predictions",
-            self.dtype_policy,
-            ltr.hidden_size + rtl.hidden_size,
+        sizes = ltr.config, ltr.embedding_size
+        self.head = MaskedLMHead(
+            *sizes,
+            name="cloze_predictions",
+            hidden_size=ltr.hidden_size + rtl.hidden_size,
+            dtype=self.dtype_policy,
         )
         self.built = True
 
@@ -301,8 +291,7 @@ class TwoTowerGenerator(Generator):
             towers.append(tower)
         for tower in towers:
             tower.build(None)
-        sizes = config.vocab_size, special_ids, config.cloze_chunk_size
-        return cls(*towers, *sizes, dtype=dtype)
+        return cls(*towers, special_ids, config.cloze_chunk_size, dtype=dtype)
 
     def towers(self, inputs: MaskedInputs, seed: tf.Tensor | None = None) -> tf.Tensor:
         """States before and after each position: [B, L, 2 H]."""
@@ -320,7 +309,7 @@ class TwoTowerGenerator(Generator):
         per_token = normalizer - self.head.scores(hidden, inputs.input_ids, table)
         weights = self.candidate_weights(inputs)
         loss = weighted_mean(per_token, weights, weight)
-        at_masked = masking.gather_positions(hidden, inputs.masked_lm_positions)
+        at_masked = gather_positions(hidden, inputs.masked_lm_positions)
         logits = self.head.logits(tf.stop_gradient(at_masked), table)
         cloze = Cloze(hidden, normalizer, per_token, best, weights, loss)
         return masked_lm_output(logits, inputs, None)._replace(loss=loss, cloze=cloze)
@@ -332,7 +321,7 @@ class TwoTowerGenerator(Generator):
 
     def logits_at(self, input_ids, input_mask, segment_ids, positions):
         text = MaskedInputs.unmasked(input_ids, input_mask, segment_ids)
-        hidden = masking.gather_positions(self.towers(text), positions)
+        hidden = gather_positions(self.towers(text), positions)
         return self.head.logits(self.head(hidden), self._table())
 
     def loss_weight(self, inputs):
@@ -347,7 +336,6 @@ class TwoTowerGenerator(Generator):
         return self.ltr.embeddings.word_embeddings.value
 
 
-@serializable
 class UniformGenerator(Generator):
     """Every token is equally likely; nothing is learned."""
 
@@ -375,7 +363,6 @@ class UniformGenerator(Generator):
         )
 
 
-@serializable
 class UnigramGenerator(Generator):
     """q(token) is proportional to its count, whatever is around it.
 

@@ -21,14 +21,10 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
+from electra_tf.config.model import ModelConfig
 from electra_tf.config.objectives import DISCRIMINATOR_HEAD
 from electra_tf.model import target
-from electra_tf.model.transformer_layer import (
-    LayerNorm,
-    activation,
-    initializer,
-    serializable,
-)
+from electra_tf.model.layers import LayerNorm, activation, initializer
 from electra_tf.pretrain.metrics import EPSILON
 
 # Scores of more rows leave a CPU's caches between the passes over them; other devices
@@ -48,28 +44,18 @@ class DiscriminatorOutput(NamedTuple):
     loss: tf.Tensor  # scalar: mean over the tokens of the batch
 
 
-@serializable
 class DiscriminatorPredictions(keras.layers.Layer):
     """Two dense layers that give each hidden state a score: [B, L, H] -> [B, L]."""
 
-    def __init__(
-        self,
-        hidden_size: int,
-        initializer_range: float = 0.02,
-        hidden_act: str = "gelu",
-        name: str = DISCRIMINATOR_HEAD,
-        **kwargs,
-    ):
+    def __init__(self, config: ModelConfig, name: str = DISCRIMINATOR_HEAD, **kwargs):
         super().__init__(name=name, autocast=False, **kwargs)
-        self.hidden_size = hidden_size
-        self.initializer_range = initializer_range
-        self.hidden_act = hidden_act
-        self.activation = activation(hidden_act)
+        self.hidden_size = config.hidden_size
+        self.activation = activation(config.hidden_act)
         self.dense = keras.layers.Dense(
-            hidden_size,
+            config.hidden_size,
             name="dense",
             dtype=self.dtype_policy,
-            kernel_initializer=initializer(initializer_range),
+            kernel_initializer=initializer(config.initializer_range),
         )
         # Glorot-uniform, as in the original, which names no initializer here.
         self.dense_1 = keras.layers.Dense(1, name="dense_1", dtype=self.dtype_policy)
@@ -140,34 +126,36 @@ def discriminator_output(
     )
 
 
-@serializable
 class MaskedLMHead(keras.layers.Layer):
     """Hidden states to vocabulary scores through the transposed word embeddings.
 
     Named "generator_predictions" (masked positions) or "cloze_predictions" (all).
     A call transforms [..., H] to [..., E], where the word embeddings can score it.
+
+    Args:
+      hidden_size: of the states; None: as in the config.
     """
 
     def __init__(
         self,
+        config: ModelConfig,
         embedding_size: int,
-        vocab_size: int,
         name: str,
-        hidden_act: str = "gelu",
-        initializer_range: float = 0.02,
+        hidden_size: int | None = None,
         **kwargs,
     ):
         super().__init__(name=name, autocast=False, **kwargs)
-        self.activation = activation(hidden_act)
+        self.activation = activation(config.hidden_act)
         self.embedding_size = embedding_size
-        self.vocab_size = vocab_size
+        self.vocab_size = config.vocab_size
         self.dense = keras.layers.Dense(
             embedding_size,
             name="dense",
             dtype=self.dtype_policy,
-            kernel_initializer=initializer(initializer_range),
+            kernel_initializer=initializer(config.initializer_range),
         )
         self.layer_norm = LayerNorm(dtype=self.dtype_policy)
+        self.build((None, hidden_size or config.hidden_size))
 
     def build(self, input_shape):
         self.dense.build(input_shape)
@@ -213,31 +201,6 @@ class MaskedLMHead(keras.layers.Layer):
         vectors = tf.cast(tf.gather(table, token_ids), tf.float32)
         bias = tf.gather(self.output_bias.value, token_ids)
         return tf.reduce_sum(tf.cast(transformed, tf.float32) * vectors, -1) + bias
-
-
-def masked_lm_head(
-    shape,
-    embedding_size: int,
-    vocab_size: int,
-    name: str,
-    dtype,
-    hidden_size: int | None = None,
-) -> MaskedLMHead:
-    """The built head on an encoder, or on several of together `hidden_size`.
-
-    Args:
-      shape: the TextEncoder, or its ModelConfig.
-    """
-    head = MaskedLMHead(
-        embedding_size,
-        vocab_size,
-        name=name,
-        hidden_act=shape.hidden_act,
-        initializer_range=shape.initializer_range,
-        dtype=dtype,
-    )
-    head.build((None, hidden_size or shape.hidden_size))
-    return head
 
 
 def log_normalizer(

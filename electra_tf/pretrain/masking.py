@@ -24,6 +24,7 @@ import numpy as np
 import tensorflow as tf
 
 from electra_tf.config.pretraining import PretrainingConfig
+from electra_tf.model.layers import gather_positions
 from electra_tf.pretrain.sampling import sample_uniformly
 from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.text.word_list import WordList
@@ -127,11 +128,6 @@ def num_to_predict(
     """
     wanted = tf.cast(tf.round(tf.cast(num_tokens, tf.float32) * mask_prob), tf.int32)
     return tf.maximum(1, tf.minimum(max_predictions_per_seq, wanted))
-
-
-def gather_positions(sequence: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
-    """Takes the entries of `sequence` [B, L] or [B, L, D] at `positions` [B, N]."""
-    return tf.gather(sequence, positions, batch_dims=1)
 
 
 def scatter_update(

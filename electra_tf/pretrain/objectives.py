@@ -25,8 +25,8 @@ from electra_tf.pretrain.generators import GeneratorOutput, MaskedInputs
 from electra_tf.pretrain.heads import (
     DiscriminatorOutput,
     DiscriminatorPredictions,
+    MaskedLMHead,
     discriminator_output,
-    masked_lm_head,
     noise_contrastive_logits,
 )
 from electra_tf.pretrain.metrics import NUM_THRESHOLDS, THRESHOLDS
@@ -135,12 +135,10 @@ class Objective:
     def head(self, name: str, shape: ModelConfig, dtype) -> keras.layers.Layer:
         """One built head."""
         if name == DISCRIMINATOR_HEAD:
-            sizes = shape.hidden_size, shape.initializer_range, shape.hidden_act
-            layer = DiscriminatorPredictions(*sizes, name=name, dtype=dtype)
+            layer = DiscriminatorPredictions(shape, name=name, dtype=dtype)
             layer.build()
             return layer
-        width = self.config.embedding_size
-        return masked_lm_head(shape, width, shape.vocab_size, name, dtype)
+        return MaskedLMHead(shape, self.config.embedding_size, name, dtype=dtype)
 
     def is_replaced(
         self, masked: tf.Tensor, corrupted_ids: tf.Tensor, input_ids: tf.Tensor

@@ -20,11 +20,7 @@ import tensorflow as tf
 from electra_tf.config.objectives import GENERATOR, MAIN, OBJECTIVES
 from electra_tf.config.pretraining import Phase, PretrainingConfig
 from electra_tf.model.dropout import fold_in
-from electra_tf.model.encoder import (
-    DisentangledEmbeddings,
-    TextEncoder,
-    make_embeddings,
-)
+from electra_tf.model.encoder import DisentangledEmbeddings, Embeddings, TextEncoder
 from electra_tf.pretrain import masking
 from electra_tf.pretrain.generators import (
     GeneratorOutput,
@@ -125,7 +121,7 @@ class ElectraPretrainer(keras.Model):
         if not OBJECTIVES[config.objective].main_network:
             embeddings = {"hidden_size": width, "num_attention_heads": 1}
             shape = dataclasses.replace(shape, num_hidden_layers=0, **embeddings)
-        embeddings = make_embeddings(shape, width, dtype=dtype)
+        embeddings = Embeddings(shape, width, dtype=dtype)
         base = None
         if config.embedding_sharing == "disentangled" and not at_rest:
             base = embeddings

@@ -17,7 +17,8 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from electra_tf.config.objectives import CORRECTION_HEAD, SELECTION_HEAD
-from electra_tf.pretrain import masking, metrics
+from electra_tf.model.layers import gather_positions
+from electra_tf.pretrain import metrics
 from electra_tf.pretrain.generators import weighted_mean
 from electra_tf.pretrain.objectives import Electra, Losses, Objective, count
 
@@ -40,7 +41,7 @@ class TokenPredictions(NamedTuple):
         """Of a CorruptedText; `total` weight of the global batch, None: of this one."""
         ids, weights = text.inputs.masked_lm_ids, text.inputs.masked_lm_weights
         positions = text.inputs.masked_lm_positions
-        is_replaced = masking.gather_positions(text.is_replaced, positions)
+        is_replaced = gather_positions(text.is_replaced, positions)
         loss = weighted_mean(losses, weights, total)
         return cls(losses, predictions, ids, is_replaced, weights, loss)
 
@@ -93,7 +94,7 @@ class ReplaceMLM(Objective):
         """What the main network predicts from its hidden states [B, L, H]."""
         inputs = text.inputs
         positions, targets = inputs.masked_lm_positions, inputs.masked_lm_ids
-        hidden = masking.gather_positions(states, positions)
+        hidden = gather_positions(states, positions)
         head = model.token_predictions
         table = model.electra.embeddings.table("word_embeddings")
         logits = head.logits(head(hidden), table)
@@ -151,7 +152,7 @@ class TokenTask(Electra):
         hidden = text.states(model.electra, seed)
         loss, sums, found = self.detect(model, text, hidden, weights)
         head = getattr(model, self.token_head)
-        at_masked = masking.gather_positions(hidden, text.inputs.masked_lm_positions)
+        at_masked = gather_positions(hidden, text.inputs.masked_lm_positions)
         transformed = head(at_masked)  # [B, N, E]
         predicted = self.predict(model, head, transformed, text, found.logits)
         tokens = TokenPredictions.at_masked(text, *predicted, weights.masked)
@@ -189,8 +190,8 @@ class CorrectiveLM(TokenTask):
         table = model.electra.embeddings.table("word_embeddings")
         log_p = tf.nn.log_softmax(head.logits(transformed, table))
         at = text.inputs.masked_lm_positions
-        read = masking.gather_positions(text.ids, at)
-        new_logits = masking.gather_positions(tf.stop_gradient(logits), at)
+        read = gather_positions(text.ids, at)
+        new_logits = gather_positions(tf.stop_gradient(logits), at)
 
         def log_p_of(ids):
             new = tf.gather(log_p, ids, batch_dims=2)

@@ -17,7 +17,7 @@ from electra_tf.finetune.model import (
     training_task,
 )
 from electra_tf.finetune.qa import SpanHead
-from electra_tf.model.transformer_layer import gelu
+from electra_tf.model.layers import gelu
 from electra_tf.train.optimization import LayerwiseDecay, create_finetuning_optimizer
 from electra_tf.train.step import TrainState
 

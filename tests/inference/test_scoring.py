@@ -13,7 +13,7 @@ import tensorflow as tf
 from electra_tf.inference import pretrained_model, scoring
 from electra_tf.inference.pretrained_model import PretrainedModel, function_of
 from electra_tf.inference.scoring import windows_of
-from electra_tf.pretrain import masking
+from electra_tf.model.layers import gather_positions
 from electra_tf.pretrain.generators import MaskedInputs
 from electra_tf.pretrain.heads import log_probability, noise_contrastive_logits
 from electra_tf.pretrain.pretraining import build_pretrainer
@@ -344,7 +344,7 @@ def trained(log_p, steps, batch_size=256):
         place = draw(size, key + [0, 1], 1, LENGTH + 1, tf.int32)
         noisy = draw(size, key + [0, 2]) < NOISY
         place *= tf.cast(noisy, tf.int32)
-        masked_ids = masking.gather_positions(ids, place)
+        masked_ids = gather_positions(ids, place)
         return {
             "input_ids": ids,
             "input_mask": tf.ones_like(ids),

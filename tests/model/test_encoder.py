@@ -12,7 +12,8 @@ import tensorflow as tf
 from electra_tf.config.model import ModelConfig
 from electra_tf.errors import UserError
 from electra_tf.model import encoder as modeling
-from electra_tf.model import transformer_layer
+from electra_tf.model import layers
+from electra_tf.model.blocks import BertBlock
 from tests.helpers.runs import by_default
 from tests.helpers.tiny_pretraining import tiny_batch, tiny_config, tiny_model
 
@@ -214,13 +215,13 @@ def test_embedding_and_attention_dropout():
 
 def test_attention_dropout_keeps_the_mean():
     """Averaged over many masks, the attended value is the one without dropout."""
-    attention = transformer_layer.SelfAttention(2, 8, 0.3, 0.3)
-    attention.build((None, WIDTH))
+    attention = BertBlock(config(attention_probs_dropout_prob=0.3), 0)
+    attention.build()
     randomise(attention)
     x = tf.random.stateless_normal([LENGTH, WIDTH], [0, 1])
     bias = tf.zeros([1, 1, 1, LENGTH])
-    plain = attention(x, bias)
-    run = tf.function(lambda seed: attention(x, bias, seed))
+    plain = attention.attend(x, bias)
+    run = tf.function(lambda seed: attention.attend(x, bias, seed))
     outs = np.stack([run(tf.constant([5, step])) for step in range(200)])
     error = outs.std(axis=0) / np.sqrt(len(outs))
     assert error.mean() > 0
@@ -231,18 +232,19 @@ def test_attention_dropout_keeps_the_mean():
 
 
 def test_encoder_from_config():
-    layer = modeling.Encoder(2, 16, 2, 24, 0.2, 0.3, 0.05, "rtl")
-    copy = modeling.Encoder.from_config(json.loads(json.dumps(layer.get_config())))
-    for each in (layer, copy):
-        each.build((None, 16))
-        randomise(each, seed=6)
-    assert [v.path for v in copy.weights] == [v.path for v in layer.weights]
-    x = tf.random.stateless_normal([2, 6, 16], [0, 1])
-    mask = tf.constant([[1] * 6, [1] * 4 + [0] * 2])
-    for seed in (None, tf.constant([1, 2])):
-        pairs = zip(layer(x, mask, seed), copy(x, mask, seed), strict=True)
-        for one, other in pairs:
-            np.testing.assert_array_equal(one, other)
+    layer = encoder(direction="rtl", dtype="mixed_bfloat16", hidden_act="relu")
+    copy = modeling.TextEncoder.from_config(json.loads(json.dumps(layer.get_config())))
+    assert copy.get_config() == layer.get_config()
+    copy.build(None)
+    copy.set_weights(layer.get_weights())
+    np.testing.assert_array_equal(states(copy, text()), states(layer, text()))
+
+
+def test_residual_embeddings_are_saved_with_their_pretrainer_only():
+    model = tiny_model("disentangled")
+    assert model.generator.encoder.get_config()["embedding_size"] == 8
+    with pytest.raises(ValueError, match="save the ElectraPretrainer"):
+        model.electra.get_config()
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
@@ -271,7 +273,7 @@ def test_weights_that_are_not_float32_are_refused():
 
 
 def test_layer_norm_statistics_are_float32():
-    layer = transformer_layer.LayerNorm(dtype="mixed_float16")
+    layer = layers.LayerNorm(dtype="mixed_float16")
     layer.build((None, 64))
     x = np.random.default_rng(0).normal(300, 1, (4, 64)).astype(np.float16)
     out = np.float32(layer(tf.constant(x)))
@@ -287,11 +289,11 @@ def test_hidden_act_is_used_everywhere():
     for name in ("gelu", "relu", "linear"):
         model = tiny_model(model_hparam_overrides=overrides | {"hidden_act": name})
         parts = (
-            model.electra.encoder.transformer_layers[0].intermediate,
-            model.generator.encoder.encoder.transformer_layers[0].intermediate,
+            model.electra.encoder.transformer_layers[0],
+            model.generator.encoder.encoder.transformer_layers[0],
             model.generator.head,
             model.discriminator_predictions,
         )
-        assert all(p.activation is transformer_layer.activation(name) for p in parts)
+        assert all(p.activation is layers.activation(name) for p in parts)
         losses[name] = float(model(tiny_batch()).total_loss)
     assert len(set(losses.values())) == 3, losses

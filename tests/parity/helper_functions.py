@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from electra_tf.config.pretraining import max_predictions_per_seq
-from electra_tf.model import encoder, transformer_layer
+from electra_tf.model import encoder, layers
 from electra_tf.pretrain import masking
 from electra_tf.pretrain.generators import MaskedInputs, TwoTowerGenerator
 from electra_tf.train.optimization import LayerwiseDecay, WarmupPolynomialDecay
@@ -57,7 +57,7 @@ def _scatter_and_gather(golden) -> Iterator[Row]:
     yield compare("scatter_update/mask", written, golden["scatter/int_mask"])
     floats = golden["scatter/float_sequence"]
     for name, source in (("gather2", sequence), ("gather3", floats)):
-        ours = masking.gather_positions(tf.constant(source), positions)
+        ours = layers.gather_positions(tf.constant(source), positions)
         golden_values = golden[f"scatter/{name}"]
         ours = tf.reshape(ours, golden_values.shape)
         yield compare(f"gather_positions/{name}", ours, golden_values)
@@ -80,7 +80,7 @@ def _gelu(golden) -> Iterator[Row]:
     x = tf.constant(golden["gelu/x"])
     with tf.GradientTape() as tape:
         tape.watch(x)
-        y = transformer_layer.gelu(x)
+        y = layers.gelu(x)
     yield forward_row("gelu/value", y, golden["gelu/y"])
     slope = tape.gradient(y, x)
     yield forward_row("gelu/derivative", slope, golden["gelu/dy_dx"])
@@ -88,7 +88,7 @@ def _gelu(golden) -> Iterator[Row]:
 
 def _layer_norm(golden) -> Iterator[Row]:
     x = tf.constant(golden["layer_norm/x"])
-    layer = transformer_layer.LayerNorm()
+    layer = layers.LayerNorm()
     layer.build(x.shape)
     layer.beta.assign(golden["layer_norm/beta"])
     layer.gamma.assign(golden["layer_norm/gamma"])

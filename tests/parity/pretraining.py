@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from electra_tf.config.pretraining import PretrainingConfig
-from electra_tf.model import encoder, transformer_layer
+from electra_tf.model import encoder, layers
 from electra_tf.pretrain import heads, masking
 from electra_tf.pretrain.generators import MaskedInputs
 from electra_tf.pretrain.metrics import evaluation_metrics
@@ -175,7 +175,7 @@ def _discriminator(recording, model, batch, output) -> Iterator[Row]:
     )
     yield from _encoder_rows("discriminator", encoded, golden, "disc")
     head = model.discriminator_predictions
-    hidden = transformer_layer.gelu(head.dense(encoded.sequence_output))
+    hidden = layers.gelu(head.dense(encoded.sequence_output))
     yield forward_row("discriminator/head_hidden", hidden, golden["disc_head_hidden"])
     if "disc_attn_maps_row1" in golden:
         maps = _attention_maps(model, encoded, batch["input_mask"])
@@ -206,7 +206,7 @@ def _attention_maps(model, encoded, input_mask) -> tf.Tensor:
     maps = []
     for layer, x in zip(model.electra.encoder.transformer_layers, inputs, strict=True):
         flat = tf.reshape(x, [-1, x.shape[-1]])
-        maps.append(layer.attention.self_attention.probabilities(flat, bias)[1])
+        maps.append(layer.probabilities(flat, bias)[1])
     return tf.stack(maps)
 
 

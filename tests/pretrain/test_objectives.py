@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from electra_tf.config.model import ModelConfig
 from electra_tf.config.objectives import (
     CORRECTION_HEAD,
     OBJECTIVES,
@@ -161,7 +162,7 @@ class Tower:
     """States that are given; its embeddings are the unit vectors."""
 
     hidden_size = embedding_size = 4
-    hidden_act, initializer_range = "gelu", 0.02
+    config = ModelConfig(vocab_size=4)
     embeddings = types.SimpleNamespace(
         word_embeddings=types.SimpleNamespace(value=tf.eye(4))
     )
@@ -183,7 +184,7 @@ def tower_model(objective, net_logits=None, **settings):
     config = tiny_config(objective=objective, **settings)
     model = build_pretrainer(config, SPECIAL)
     towers = Tower(LEFT_TO_RIGHT), Tower(RIGHT_TO_LEFT)
-    model.generator = TwoTowerGenerator(*towers, 4, SPECIAL, chunk_size=2)
+    model.generator = TwoTowerGenerator(*towers, SPECIAL, chunk_size=2)
     model.generator.head.call = lambda hidden: hidden[..., :4] + hidden[..., 4:]
     model.electra = Tower(np.ones([3, 4]))
     if net_logits is not None:
@@ -291,8 +292,7 @@ def outputs(name, states, batch, corrupted, new_logits=None, drawn=(), **setting
     settings = {"cloze_chunk_size": 2, "embedding_size": 4, "vocab_size": 4} | settings
     settings |= {"gen_weight": 0.0, "disc_weight": 1.0, "token_weight": 1.0}
     objective = objective_of(name, types.SimpleNamespace(**settings))
-    head = MaskedLMHead(4, 4, "token_predictions")
-    head.build((None, 4))
+    head = MaskedLMHead(ModelConfig(vocab_size=4), 4, "token_predictions", 4)
     head.call = lambda hidden: hidden
     samples = iter(drawn)
     model = types.SimpleNamespace(

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from electra_tf.model import target
 from electra_tf.model.encoder import DIRECTIONS
-from electra_tf.model.transformer_layer import softmax
+from electra_tf.model.layers import softmax
 from tests.helpers.encoder_passes import LENGTH, assert_same, pass_of
 from tests.helpers.runs import by_default
 
