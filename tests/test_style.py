@@ -148,7 +148,8 @@ def test_documented_command_is_valid(command, monkeypatch, tmp_path):
     assert script in TEXTS
     for flag in re.findall(r"(?<=\s)--([a-z][\w-]*)", QUOTED.sub("", arguments)):
         name = flag.replace("-", "_")
-        names = {name, name.removeprefix("no"), name.removeprefix("no_")}
+        bare = name.removeprefix("no_")
+        names = {name, name.removeprefix("no"), bare, f"do_{bare}"}
         assert names & flags_of(script), flag
     text = value_of(arguments, "hparams") or "{}"
     if script in CONFIGS and text.startswith("{"):
