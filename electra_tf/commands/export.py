@@ -46,15 +46,19 @@ flags.DEFINE_string(
     "The part to write, see above. Default: all parts that the format has.",
 )
 define_path("output_dir", "Where to write; a new or empty directory.")
-flags.DEFINE_string("handle", None, "The name to publish under, owner/model.")
+flags.DEFINE_string(
+    "handle",
+    None,
+    "owner/model: the name to publish under, and the title of the model card.",
+)
 flags.DEFINE_string(
     "license",
     None,
-    "The license of the weights, for the model card; of --format hub apache-2.0 by "
-    "default.",
+    "License of the weights, for the model card. Default: apache-2.0 with --format "
+    "hub, else none is stated.",
 )
 flags.DEFINE_string(
-    "language", None, "The model's languages, for the card: codes such as en or en,de."
+    "language", None, "Languages of the model, for its card: codes such as en or en,de."
 )
 flags.DEFINE_enum(
     "precision",

@@ -27,12 +27,10 @@ class Format(NamedTuple):
     needs_free_dir: bool = True  # False: output_dir may hold other exports
 
 
-_CARD_FLAGS = ("license", "language")
+_CARD_FLAGS = ("handle", "license", "language")
 FORMATS = {
-    "huggingface": Format(
-        "other_libraries:export", reads=("what", "handle", *_CARD_FLAGS)
-    ),
-    "hub": Format("hub:export_hub", reads=("handle", *_CARD_FLAGS)),
+    "huggingface": Format("other_libraries:export", reads=("what", *_CARD_FLAGS)),
+    "hub": Format("hub:export_hub", reads=_CARD_FLAGS),
     "keras_hub": Format("other_libraries:export", reads=("what", *_CARD_FLAGS)),
     "onnx": Format(
         "onnx:export_onnx", ("float32", "int8"), reads=("what", *_CARD_FLAGS)

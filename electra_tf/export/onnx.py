@@ -130,7 +130,7 @@ def export_onnx(request: ExportRequest) -> str:
             stored,
             request.publication,
             {"library_name": "onnx", "tags": ["electra"]},
-            title=f"{source.name}: {what} as ONNX",
+            kind=f": {what} as ONNX",
             use=_use(source, parts, facts),
         )
         verification.write_manifest(folder, stored, "onnx", what, results, facts)

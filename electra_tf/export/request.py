@@ -48,7 +48,7 @@ class ExportRequest(NamedTuple):
     @property
     def publication(self) -> Publication:
         """What the publisher states of the model."""
-        return Publication(self.license, self.language)
+        return Publication(self.license, self.language, self.handle)
 
     @property
     def path(self) -> str:

@@ -652,25 +652,25 @@ def _write_card(
         task, example = "fill-mask", {"inputs": '"The chef [MASK] the meal."'}
     else:
         example = {"texts": ONE}
-    facts = {
-        "does": cards.fill(architecture),
-        "origin": "It was exported from electra_tf"
-        + (f" after {stored.step:,} steps." if stored.step else "."),
-    }
+    facts = {"does": cards.fill(architecture)}
     if "texts" in example:
         rest = cards.fill(f"{architecture}: rest", texts=example["texts"])
         facts |= {"architecture": architecture, "rest": rest, "batch": "inputs"}
     else:
         facts |= {"task": task, "options": ""}
     use = "model" if "texts" in example else "pipeline"
+    limits = []
+    if network.head() == networks.DISCRIMINATOR_HEAD:
+        is_electric = stored.config.objective == "electric"
+        limits = ["detector", *(["electric"] if is_electric else [])]
     cards.write(
         folder,
         stored,
         publication,
         {"library_name": "transformers", "pipeline_tag": task, "tags": _TAGS},
         network.shape,
-        title=f"{stored.name}: {architecture}",
+        kind=f": {architecture}",
         use=cards.fill(f"transformers: {use}", **facts | example),
         embedding_size=network.embedding_size,
-        more=cards.fill("electric") if stored.config.objective == "electric" else "",
+        limits="\n".join(cards.fill(f"limits: {name}") for name in limits),
     )

@@ -133,8 +133,8 @@ def _write_encoder(
         publication,
         {"library_name": "keras-hub", "tags": ["electra"]},
         shape,
-        title=f"{stored.name}: a preset of KerasHub",
-        use=cards.fill(FORMAT, name=stored.name, length=length),
+        kind=": a preset for KerasHub",
+        use=cards.fill(FORMAT, length=str(length)),
         embedding_size=network.embedding_size,
     )
     tokenizer = keras_hub.models.Tokenizer.from_preset(str(folder))

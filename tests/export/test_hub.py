@@ -12,7 +12,7 @@ import huggingface_hub
 import pytest
 
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.export import formats, hub, saved_model
+from electra_tf.export import formats
 from electra_tf.interop import cards, readers
 from tests.helpers import forked_runs, model_hubs
 from tests.helpers.cards import run_snippets
@@ -35,7 +35,7 @@ def run(tmp_path_factory):
         (model_dir / "results" / "unsup_results.json", RESULTS),
         (
             data / "pretrain_tfrecords" / "manifest.json",
-            {"max_seq_length": 32, "corpus": CORPUS},
+            {"max_seq_length": 32, "corpus": CORPUS, "files": {}, "vocab": {}},
         ),
     ):
         path.parent.mkdir()
@@ -105,7 +105,7 @@ def test_directory_holds_saved_models_and_the_card(directory):
 def assert_card_describes_run(card):
     for fact in ("for 7 steps", "3,456 tokens", "a.txt, b.txt", "0123abcd", "0.8125"):
         assert fact in card, fact
-    for fact in ('"num_train_steps": 7', "| positions | 40 |", "sequences of | 32"):
+    for fact in ('"num_train_steps": 7', "| positions | 40 |", "sequence | 32 |"):
         assert fact in card, fact
     assert "None" not in card and "Not recorded" not in card
     data = huggingface_hub.ModelCard(card).data
@@ -129,8 +129,7 @@ def test_snippets_run(run, directory, tmp_path):
         (tmp_path / kind).symlink_to(directory / kind)
     for variant, kind in (("electra", "generator"), ("electric", "scorer")):
         (tmp_path / kind).symlink_to(shared_export(variant, kind))
-        card_of(tmp_path, run, kinds=[kind])
-        (tmp_path / "README.md").rename(tmp_path / f"{kind}.md")
+        (tmp_path / f"{kind}.md").write_text(cards.fill(f"hub: {kind}", gap=0))
     shutil.copy(directory / "README.md", tmp_path)
     pages = sorted(tmp_path.glob("*.md"))
     assert len(pages) == 3
@@ -193,7 +192,6 @@ def test_networks_of_transformers_are_uploaded(run, tmp_path):
         done = upload(run, out, *publish, env=env, form=form)
     assert done.returncode == 0, done.stderr
     assert set(hub.files) == uploaded
-    assert "left out, since no export wrote it: notes.md" in done.stdout
     assert hub.repositories[:2] == ["me/tiny-discriminator", "me/tiny-generator"]
     assert {"config.json", "model.safetensors", "README.md"} <= set(hub.files)
     request = request_of(out, form=form, **HF)
@@ -224,9 +222,9 @@ def test_wrong_requests_are_refused(run, directory, tmp_path, monkeypatch):
         (written._replace(license="mit"), "leave --license out"),
         (written._replace(vocab_file="v", hparams={"a": 1}), "--vocab-file, --hparams"),
         (written._replace(output_dir=str(tmp_path)), "holds no export"),
-        (new._replace(private=True), "a new model is private until"),
+        (new._replace(private=True), "a new model is private there"),
         (new, "pip install kagglehub"),
-        (new._replace(format="saved_model", handle=None), "Kaggle takes"),
+        (new._replace(format="onnx"), "Kaggle takes"),
     ):
         with pytest.raises(UserError, match=words):
             formats.export(request)
@@ -266,39 +264,37 @@ def test_upload_to_kaggle(directory, copy, monkeypatch):
             formats.export(request)
 
 
-def card_of(folder, data, run_dir=None, kinds=KINDS, publication=cards.UNSTATED):
-    """The card of the run in a data directory, or without its directory."""
-    stored = readers.read(data / "models" / "tiny", log=lambda line: None)
-    objective = saved_model.source_of(stored).pretrainer.objective
-    gaps = dict.fromkeys(kinds, 0.0)
-    hub.write_card(folder, stored, objective, gaps, run_dir, publication)
+def card_of(folder, origin=None, publication=cards.UNSTATED):
+    """The card of the run in a data directory, as of a model read at `origin`."""
+    stored = readers.read(folder / "models" / "tiny", log=lambda line: None)
+    stored = stored._replace(origin=str(origin or stored.origin))
+    cards.write(folder, stored, publication, {}, use="")
     return (folder / "README.md").read_text()
 
 
-def test_card_of_a_checkpoint_marks_missing_facts(tmp_path):
-    """Such as a checkpoint of the original, and a model that was fine-tuned."""
-    source = tiny_source("electric")
-    write_run(tmp_path, source)
-    kinds = hub.published_kinds(source)
-    assert kinds == ["encoder", "preprocessor", "detector", "scorer"]
+def test_card_marks_missing_facts(tmp_path):
+    """Such as of a checkpoint of the original, and a model that was fine-tuned."""
+    write_run(tmp_path, tiny_source("electric"))
     tuned = tmp_path / "tuned"
     tuned.mkdir()
     (tuned / "config.json").write_text('{"task_names": ["cola"]}')
-    for run_dir in (None, tmp_path / "nothing", tuned):
-        card = card_of(tmp_path, tmp_path, run_dir, kinds)
-        assert card.count("Not recorded") == 2 and "not evaluated" in card
-        assert "noise-contrastive" in card and "None" not in card
+    for origin, missing in ((tmp_path / "nothing", 3), (tuned, 2)):
+        card = card_of(tmp_path, origin)
+        assert card.count("Not recorded") == missing and "None" not in card
         # Its steps may be another program's, or those of fine-tuning.
         assert "Exported with electra_tf" in card and " steps " not in card
+    assert "cola" in card
 
 
-def test_card_has_the_license_and_the_languages(tmp_path):
-    write_run(tmp_path, tiny_source())
-    publication = cards.Publication("mit", "de,fr")
-    data = huggingface_hub.ModelCard(
-        card_of(tmp_path, tmp_path, publication=publication)
-    ).data
+@pytest.mark.parametrize("form", ["huggingface", "hub"])
+def test_publisher_states_license_languages_and_title(run, tmp_path, form):
+    out = tmp_path / "out"
+    stated = {"license": "mit", "language": "de,fr", "handle": "me/small-german"}
+    formats.export(request_of(out, run, form, **stated))
+    card = next(out.rglob("README.md")).read_text()
+    data = huggingface_hub.ModelCard(card).data
     assert data.license == "mit" and data.language == ["de", "fr"]
+    assert "\n# small-german" in card and "| license of the weights | mit |" in card
 
 
 def test_card_describes_phases_and_initial_weights(tmp_path):
@@ -313,11 +309,16 @@ def test_card_describes_phases_and_initial_weights(tmp_path):
         (folder / "x.tf").touch()
         part["pretrain_tfrecords"] = str(folder / "*.tf")
         content = {"corpus": CORPUS, "max_seq_length": part["max_seq_length"]}
+        content |= {"files": {}, "vocab": {}}
         (folder / "manifest.json").write_text(json.dumps(content))
-    hparams = {"phases": parts, "init_checkpoint": "/home/me/old/model.ckpt-5"}
+    hparams = {
+        "phases": parts,
+        "gen_weight": 1,
+        "init_checkpoint": "/home/me/old/model.ckpt-5",
+    }
     (model_dir / "run").mkdir()
     (model_dir / "run" / "config.json").write_text(json.dumps(hparams))
-    card = card_of(tmp_path, tmp_path, model_dir / "run")
+    card = card_of(tmp_path, model_dir / "run")
     assert "for 7 steps with electra_tf, from the weights of old/model.c" in card
     assert "/home/me" not in card and '"max_seq_length": 16' in card
     assert "examples of up to 16 tokens" in card and "up to 32 tokens" in card

@@ -73,7 +73,7 @@ class TestTrainedLength:
         for folder in (run, original, preset, exported, single):
             assert lengths(folder) == (LENGTH, LENGTH), folder
         card = (single / "README.md").read_text()
-        assert "| trained on sequences of | 32 tokens |" in card
+        assert "| tokens in a training sequence | 32 |" in card
         assert "| positions | 40 |" in card
 
     @pytest.mark.parametrize("steps, length", [(7, 16), (6, 24), (8, 16)])
@@ -149,7 +149,7 @@ class TestGuesses:
         out = huggingface.write_huggingface(stored, "all", tmp_path / "hf", **quiet)
         assert lengths(out) == (None, positions)
         card = (out / "discriminator" / "README.md").read_text()
-        assert "| trained on sequences of | not known |" in card
+        assert "| tokens in a training sequence | not known |" in card
         assert "None" not in card
 
 

@@ -1,21 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Model cards: the one template in this folder, and its filling."""
+"""Model cards: the one template in this folder, and its filling.
+
+Every format has the same card: its own text and programs, then what the files of the
+model and its run record. Missing facts are marked.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import string
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from electra_tf.config.model import ModelConfig
-
-if TYPE_CHECKING:
-    from electra_tf.interop.checkpoint import StoredModel
+from electra_tf.config.pretraining import data_folder
+from electra_tf.data.record_index import folders_of, read_manifest
+from electra_tf.interop.checkpoint import StoredModel
+from electra_tf.paths import joined
+from electra_tf.pretrain import history
+from electra_tf.pretrain.metrics import ALL_METRICS
+from electra_tf.storage.manifest import read_json
 
 CARD = "README.md"
+_UNKNOWN = "Not recorded in the files of the model."
+_HPARAMS = (
+    "task_names num_train_epochs num_train_steps train_batch_size max_seq_length "
+    "learning_rate num_warmup_steps weight_decay_rate layerwise_lr_decay mask_prob "
+    "gen_weight disc_weight precision seed phases"
+).split()
 
 
 class Publication(NamedTuple):
@@ -23,6 +38,7 @@ class Publication(NamedTuple):
 
     license: str | None = None
     language: str | None = None  # codes, separated by commas
+    handle: str | None = None  # owner/model; the title is its second half
 
 
 UNSTATED = Publication()
@@ -31,12 +47,13 @@ UNSTATED = Publication()
 def fill(part: str, **facts: object) -> str:
     """A part of cards.md, with `$name` replaced by the fact of that name.
 
-    Each part begins with a comment that holds its name. Paragraphs may be empty.
+    Each part begins with a comment that holds its name. Integers are written as 1,024.
     """
     path = Path(__file__).with_name("cards.md")
     _, *found = re.split(r"(?m)^<!-- (.+) -->\n", path.read_text(encoding="utf-8"))
     parts = dict(zip(found[::2], found[1::2], strict=True))
-    text = string.Template(parts[part]).substitute(facts)
+    shown = {k: f"{v:,}" if isinstance(v, int) else v for k, v in facts.items()}
+    text = string.Template(parts[part]).substitute(shown)
     return re.sub(r"\n{3,}", "\n\n", text).strip("\n")
 
 
@@ -53,23 +70,63 @@ def write(
     Args:
       metadata: more fields of `ModelCardData`.
       shape: of a network of the model; None: of its discriminator.
-      facts: use (what it does, and programs); title, more (sections) and what else
-        differs from the whole model's.
+      facts: use (what it does, and programs), kind (behind the title), limits, and
+        what else differs from the whole model's.
     """
     from huggingface_hub import ModelCardData  # reads the environment, and is slow
 
-    license, language = publication
+    license, language, handle = publication
     languages = language.split(",") if language else None
-    data = ModelCardData(license=license, language=languages, **metadata)
-    length = stored.trained_length
-    defaults = dataclasses.asdict(shape or stored.config.model_config()) | {
-        "title": stored.name,
-        "more": "",
-        "license": fill("license", license=license) if license else "",
+    front = ModelCardData(license=license, language=languages, **metadata)
+    known = dataclasses.asdict(shape or stored.config.model_config()) | {
+        "title": (handle or stored.name).split("/")[-1],
+        **{"kind": "", "limits": ""},
+        "license": license or "not stated",
         "embedding_size": stored.config.embedding_size,
         "tokenizer": stored.tokenizer_config,
-        "length": f"{length} tokens" if length else "not known",
-        "front_matter": data.to_yaml(),
+        "length": stored.trained_length or "not known",
+        "front_matter": front.to_yaml(),
     }
-    text = fill("card", **defaults | facts)
+    text = fill("card", **known | _of_run(stored) | facts)
     (folder / CARD).write_text(f"{text}\n", encoding="utf-8")
+
+
+def _of_run(stored: StoredModel) -> dict[str, str]:
+    """What the files of its run record of its origin, data, training and evaluation."""
+    place = Path(stored.origin)
+    run = place if place.is_dir() else place.parent
+    path = run / "config.json"
+    hparams = read_json(path) if path.is_file() else {}
+    settings = {name: hparams[name] for name in _HPARAMS if hparams.get(name)}
+    known = dict.fromkeys(("data", "evaluation"), _UNKNOWN) | {
+        "origin": "Exported with electra_tf.",
+        "training": json.dumps(settings or _UNKNOWN, indent=2),
+    }
+    if "gen_weight" not in hparams:  # of another program, or of fine-tuning
+        return known
+    start = "/".join(Path(hparams.get("init_checkpoint") or "").parts[-2:])
+    start = start and f", from the weights of {start}"
+    results = history.results_of(run)
+    where = f"step {results.get('global_step', '?')}, {history.data_of(results)}"
+    numbers = results.get("metrics", {})
+    found = [m for m in ALL_METRICS if isinstance(numbers.get(m.name), (int, float))]
+    rows = [f"| {m.label} | {numbers[m.name]:.4f} |" for m in found]
+    rows = rows or ["| not evaluated | |"]
+    return known | {
+        "origin": f"Pre-trained for {stored.step:,} steps with electra_tf{start}.",
+        "data": "\n".join(_data(hparams, run, stored.step)),
+        "evaluation": fill("evaluation", where=where, rows="\n".join(rows)),
+    }
+
+
+def _data(hparams: dict[str, Any], run: Path, step: int) -> Iterator[str]:
+    """What the manifests of the data that a run has read record of each corpus."""
+    for part in history.started_phases(hparams, step):
+        usual = run.parent.parent / data_folder(part, hparams.get("phases", []))
+        given = folders_of(joined(part.get("pretrain_tfrecords") or ""))
+        for folder in given or [str(usual)]:
+            manifest = read_manifest(folder) or {}
+            corpus = manifest.get("corpus") or {}
+            names = ", ".join(corpus.get("names", [])[:10])
+            facts = {"names": names, "length": manifest.get("max_seq_length")}
+            yield fill("corpus", **corpus | facts) if corpus else _UNKNOWN
