@@ -49,6 +49,8 @@ class Comparison(NamedTuple):
       source: what of which paper it repeats.
       x_label: what the picture's lines go over; "": bars.
       tuning: to choose hparams by: scored on other data than results are.
+      recipes: of the scales that it has of its own. Then pairs are measured, without
+        random weights, which have half of them right.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Comparison(NamedTuple):
     variants: Sequence[Variant]
     x_label: str = ""
     tuning: bool = False
+    recipes: Mapping[str, str] = {}
 
 
 class Row(NamedTuple):
@@ -125,6 +128,9 @@ def write(
     notes, fit = [], []
     for name, metric in metrics.items():
         found = fitness(rows, name)
+        if comparison.recipes:
+            fit.append(name)
+            continue
         if found is None:
             note = f"{name}: whether it can tell models apart takes two seeds of each."
             is_fit = True
@@ -141,19 +147,27 @@ def write(
         if is_fit:
             fit.append(name)
     lines = [f"## {comparison.title}", "", f"{comparison.source}. {head}."]
-    lines += ["", *table(rows, fit), "", *(f"- {note}" for note in notes)]
+    lines += [
+        "",
+        *table(rows, fit, not comparison.recipes),
+        "",
+        *(f"- {note}" for note in notes),
+    ]
     atomic_write(stem.with_suffix(".md"), "\n".join(lines) + "\n")
     drawn = stem.with_suffix(".png")
     if fit and any(scores for row in rows for scores in row.scores.values()):
-        atomic_write(drawn, picture(comparison, rows, fit))
+        shown = [name for name in fit if metrics[name] != "loss"]
+        atomic_write(drawn, picture(comparison, rows, shown))
     else:
         drawn.unlink(missing_ok=True)  # of fewer runs, and no part of this table
     return "\n".join(lines)
 
 
-def table(rows: Sequence[Row], measures: Sequence[str]) -> list[str]:
+def table(
+    rows: Sequence[Row], measures: Sequence[str], has_mean: bool = True
+) -> list[str]:
     """Markdown: mean and standard error over the seeds, beside the paper's score."""
-    averages = ["mean"] if len(measures) > 1 else []
+    averages = ["mean"] if has_mean and len(measures) > 1 else []
     heads = ["", "FLOPs", "steps", "seeds", *measures, *averages, "paper"]
     lines = []
     for row in rows:

@@ -4,27 +4,29 @@
   python experiments/run.py objectives --scale pocket --seeds 3 --output-dir O
 
 Instead of objectives: generator_size, two_stage_adversarial, sharing, efficiency,
-masking, recipes, survivors; or, on other data than those that results are measured on,
-learning_rate and successors. docs/experiments.md. --output-dir holds runs of one scale,
-text and set of hparams, listed in runs.json; what two experiments there have in common
-is run once.
+masking, recipes, survivors, blimp; or, on other data than those that results are
+measured on, learning_rate and successors. docs/experiments.md. --output-dir holds runs
+of one scale, text and set of hparams, listed in runs.json; what two experiments there
+have in common is run once.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import blimp
 import report
 import scales
 from absl import flags
 from comparisons import COMPARISONS
 from report import RANDOM, ROOT, Comparison, Row, Variant
-from scales import Measure, Scale
+from scales import Scale, merged
 
 from electra_tf import cli
 from electra_tf.config.finetuning import FinetuningConfig
@@ -42,8 +44,9 @@ from electra_tf.storage.lock import Lock
 _SCALE = flags.DEFINE_enum(
     "scale",
     "pocket",
-    ["pocket", "small", "base"],
-    "pocket: minutes a run on two cores; small, base: the paper's, for a GPU.",
+    ["pocket", "small", "base", "gpu"],
+    "pocket: minutes a run on two cores; small, base: the paper's, for a GPU; gpu: ten "
+    "minutes a run of blimp.",
 )
 _SEEDS = flags.DEFINE_integer(
     "seeds", 3, "Runs of each variant, with seeds 1, 2, ...", lower_bound=1
@@ -58,6 +61,13 @@ _DATA_DIR = cli.define_path(
 _CORPUS = cli.define_path(
     "corpus", None, "Directory of text that pocket learns from. Default: four novels."
 )
+_PAIRS = cli.define_path(
+    "pairs", None, "Of blimp: the 67,000 pairs, JSON lines; may be compressed."
+)
+_WORDS = flags.DEFINE_integer(
+    "words", 1_000_000, "Of blimp: words of the corpus to learn from.", lower_bound=1000
+)
+_TEXT_SEED = flags.DEFINE_integer("text_seed", 1, "Of blimp: chooses these words.")
 _WORKERS = flags.DEFINE_integer("workers", 1, "Runs at a time.", lower_bound=1)
 _ONLY = flags.DEFINE_list("only", [], "Variants to run; default: all.")
 _HPARAMS = flags.DEFINE_string(
@@ -120,13 +130,6 @@ def changes(flag: flags.FlagHolder[str], config: type[RunConfig]) -> dict[str, A
     return found
 
 
-def merged(recipe: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe with changes; those of the model's shape one by one."""
-    name = "model_hparam_overrides"
-    shape = {**recipe.get(name, {}), **changes.get(name, {})}
-    return {**recipe, **changes, **({name: shape} if shape else {})}
-
-
 def plan(variant: Variant, seed: int, recipe: Mapping[str, Any], data_dir: str) -> Run:
     """The run of a variant that takes its part of the recipe's FLOPs."""
     from electra_tf.pretrain.flops import get_recipe_flops
@@ -171,17 +174,23 @@ class Experiment:
         self.console = Console()
         self.output = Path(_OUTPUT_DIR.value).absolute()
         check_place(self.output)
-        scale = scales.scale_named(_SCALE.value)
+        scale = scales.scale_named(_SCALE.value, comparison)
         self.scale = Scale(
             merged(scale.recipe, changes(_HPARAMS, PretrainingConfig)),
             merged(scale.finetuning, changes(_FINETUNING_HPARAMS, FinetuningConfig)),
             _TRIALS.value or scale.trials,
         )
-        self.comparison = comparison._replace(variants=chosen(comparison.variants))
+        self.comparison = comparison._replace(variants=chosen(comparison))
         self.data_dir = Path(_DATA_DIR.value).absolute() if _DATA_DIR.value else None
-        corpus = Path(_CORPUS.value or NOVELS).absolute()
-        if _SCALE.value == "pocket":
-            self.data = scales.pocket_data(self.output, corpus, self.scale.recipe)
+        self.corpus = Path(_CORPUS.value or NOVELS).absolute()
+        own = {}
+        if comparison.recipes:
+            if not _PAIRS.value:
+                raise UserError("blimp needs --pairs: its file (docs/experiments.md).")
+            own = {"words": _WORDS.value, "text_seed": _TEXT_SEED.value}
+            self.data = blimp.data(self.output, self.scale.recipe)
+        elif _SCALE.value == "pocket":
+            self.data = scales.pocket_data(self.output, self.corpus, self.scale.recipe)
         elif _CORPUS.value:
             raise UserError("--corpus is for --scale pocket; others have --data-dir.")
         else:
@@ -192,10 +201,10 @@ class Experiment:
             "finetuning_hparams": self.scale.finetuning,
             "trials": self.scale.trials,
             # The novels are the same in every checkout.
-            "corpus": str(corpus) if _CORPUS.value else None,
+            "corpus": str(self.corpus) if _CORPUS.value else None,
             "data_dir": str(self.data_dir) if self.data_dir else None,
             "data_sha256": self.data.sha256,
-        }
+        } | own
         self.settings = json.loads(json.dumps(settings))
         self.rows: dict[str, dict[str, Any]] = {}
         self.read()
@@ -253,24 +262,38 @@ class Experiment:
             return EXIT_OK
         with Lock(self.output, "--output-dir"):
             self.read()  # Another process may have ended since.
-            measures = scales.measures(
-                _SCALE.value, self.output, self.data_dir, self.comparison
-            )
+            measures = self.measures()
             for run in self.planned:
                 row = self.rows.setdefault(run.key, {"seed": run.seed, "scores": {}})
                 row |= {"steps": run.steps, "flops": run.flops, "hparams": run.hparams}
                 name = f"{self.comparison.name}: {run.variant.name}"
                 row["in"] = sorted({*row.get("in", []), name})
             self.save()
+            if self.comparison.recipes:
+                words = _WORDS.value, _TEXT_SEED.value
+                blimp.write_texts(self.output, self.corpus, *words, self.console)
             code = run_commands(self.data.jobs, 1, self.console)
             if not code:
+                if self.comparison.recipes:
+                    runs = self.output / "runs"
+                    runs.mkdir(exist_ok=True)
+                    # Where run_inference.py finds it.
+                    shutil.copy(self.data.directory / "vocab.txt", runs)
                 code = self._make(measures)
                 self.console.log(self._report(measures))
         if code:
             self.console.log("Run the same command again to continue.")
         return code
 
-    def _make(self, measures: Mapping[str, Measure]) -> int:
+    def measures(self) -> dict[str, Any]:
+        """What models are measured by, by name."""
+        if self.comparison.recipes:
+            return blimp.measures(Path(_PAIRS.value).absolute())
+        return scales.measures(
+            _SCALE.value, self.output, self.data_dir, self.comparison
+        )
+
+    def _make(self, measures: Mapping[str, Any]) -> int:
         waiting = {
             run.name: run
             for run in self.planned
@@ -285,7 +308,8 @@ class Experiment:
 
         def finished(job: Commands) -> None:
             run = waiting[job.name]
-            scores = {n: self.score(run, n, m) for n, m in measures.items()}
+            folder = self.output / "runs" / run.key
+            scores = {name: m.score(folder) for name, m in measures.items()}
             self.rows[run.key]["scores"] |= scores
             self.save()
             left.discard(run.key)
@@ -297,7 +321,7 @@ class Experiment:
             *(jobs, _WORKERS.value, self.console), keep_going=True, on_end=finished
         )
 
-    def commands(self, run: Run, measures: Mapping[str, Measure]) -> list[list[str]]:
+    def commands(self, run: Run, measures: Mapping[str, Any]) -> list[list[str]]:
         """Pre-training, then fine-tuning by each measure that lacks its score."""
         commands, folder = [], self.output / "runs" / run.key
         scores, place = self.scores(run), (self.data.directory, run.key)
@@ -305,29 +329,12 @@ class Experiment:
             hparams = run.hparams | {"model_dir": str(folder / "model")}
             commands.append(scales.run_of("run_pretraining.py", *place, hparams))
         for name, measure in measures.items():
-            if name in scores:
-                continue
-            hparams = merged({} if run.steps else run.hparams, self.scale.finetuning)
-            hparams |= measure.hparams | {
-                "task_names": [measure.task],
-                "num_trials": self.scale.trials,
-                "keep_all_models": False,
-                "seed": 1000 * run.seed,  # Those of the trials follow it.
-                "init_checkpoint": str(folder / "model") if run.steps else None,
-                "model_dir": str(folder / name),
-                "preprocessed_data_dir": str(folder / f"{name}_features"),
-            }
-            commands.append(scales.run_of("run_finetuning.py", *place, hparams))
+            command = measure.command(run, folder, self.scale, self.data)
+            if name not in scores and command not in commands:
+                commands.append(command)
         return commands
 
-    def score(self, run: Run, name: str, measure: Measure) -> float | None:
-        """The median of the trials; None where no trial has a defined one."""
-        folder = self.output / "runs" / run.key / f"{name}_results"
-        path = folder / f"{measure.task}_results.json"
-        found = json.loads(path.read_text(encoding="utf-8"))["statistics"]
-        return found[measure.task][measure.metric]["median"]
-
-    def _report(self, measures: Mapping[str, Measure]) -> str:
+    def _report(self, measures: Mapping[str, Any]) -> str:
         rows, undefined = [], []
         for variant in self.comparison.variants:
             own = [run for run in self.planned if run.variant == variant]
@@ -344,9 +351,11 @@ class Experiment:
         return report.write(stem, self.comparison, rows, metrics, head)
 
 
-def chosen(variants: Sequence[Variant]) -> list[Variant]:
+def chosen(comparison: Comparison) -> list[Variant]:
     """Those that --only names, or all; and random weights, to compare with."""
-    known = {variant.name.lower(): variant for variant in [*variants, RANDOM]}
+    # Of pairs random weights have half.
+    variants = [*comparison.variants, *([] if comparison.recipes else [RANDOM])]
+    known = {variant.name.lower(): variant for variant in variants}
     for name in _ONLY.value:
         if name.strip().lower() not in known:
             raise UserError(

@@ -55,14 +55,6 @@ _MOST = 18
 _TOKEN = re.compile(r"[A-Za-z]+(?:['’][A-Za-z]+)*|[,.;:!?]")
 
 
-class Measure(NamedTuple):
-    """A task that pre-trained models are fine-tuned on, and its metric."""
-
-    task: str
-    metric: str
-    hparams: dict[str, Any] = {}
-
-
 class Scale(NamedTuple):
     """What runs of one size have in common.
 
@@ -77,18 +69,18 @@ class Scale(NamedTuple):
     trials: int
 
 
-def scale_named(name: str) -> Scale:
-    """The scale that a command line names."""
-    if name == "pocket":
-        here = Path(__file__).parent
-        return Scale(
-            read_hparams(str(here / "pocket.json")),
-            read_hparams(str(here / "pocket_finetuning.json")),
-            trials=1,
-        )
-    recipe = read_config(f"electra_{name}")
-    finetuning = {"model_size": name, "learning_rate": RATES[name]}
-    return Scale(recipe, finetuning, trials=10)
+def scale_named(name: str, comparison: Comparison) -> Scale:
+    """The scale that a command line names; `UserError` where a comparison lacks it."""
+    recipes = comparison.recipes or dict.fromkeys(("pocket", "small", "base"), "pocket")
+    if name not in recipes:
+        found = ", ".join(recipes)
+        raise UserError(f"--scale {name}: {comparison.name} has {found}.")
+    if name in RATES:
+        finetuning = {"model_size": name, "learning_rate": RATES[name]}
+        return Scale(read_config(f"electra_{name}"), finetuning, trials=10)
+    files = f"{recipes[name]}.json", "pocket_finetuning.json"
+    here = Path(__file__).parent
+    return Scale(*(read_hparams(str(here / file)) for file in files), trials=1)
 
 
 def script(name: str, *arguments: str) -> list[str]:
@@ -116,23 +108,74 @@ class Data(NamedTuple):
     sha256: dict[str, str] | None
 
 
+class Measure(NamedTuple):
+    """A task that pre-trained models are fine-tuned on, and its metric."""
+
+    name: str
+    task: str
+    metric: str
+    hparams: dict[str, Any] = {}
+
+    def command(self, run: Any, folder: Path, scale: Scale, data: Data) -> list[str]:
+        """Fine-tunes the model of a `Run`, in its folder."""
+        hparams = merged({} if run.steps else run.hparams, scale.finetuning)
+        hparams |= self.hparams | {
+            "task_names": [self.task],
+            "num_trials": scale.trials,
+            "keep_all_models": False,
+            "seed": 1000 * run.seed,  # Those of the trials follow it.
+            "init_checkpoint": str(folder / "model") if run.steps else None,
+            "model_dir": str(folder / self.name),
+            "preprocessed_data_dir": str(folder / f"{self.name}_features"),
+        }
+        return run_of("run_finetuning.py", data.directory, run.key, hparams)
+
+    def score(self, folder: Path) -> float | None:
+        """The median of the trials; None where no trial has a defined one."""
+        path = folder / f"{self.name}_results" / f"{self.task}_results.json"
+        found = json.loads(path.read_text(encoding="utf-8"))["statistics"]
+        return found[self.task][self.metric]["median"]
+
+
+def merged(recipe: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe with changes; those of the model's shape one by one."""
+    name = "model_hparam_overrides"
+    shape = {**recipe.get(name, {}), **changes.get(name, {})}
+    return {**recipe, **changes, **({name: shape} if shape else {})}
+
+
+def built_data(
+    folder: Path,
+    corpora: Mapping[str, Path],
+    recipe: Mapping[str, Any],
+    flags: Sequence[str] = (),
+) -> Data:
+    """A vocabulary and TFRecords of text, in a folder.
+
+    Args:
+      corpora: text by the name of its TFRecords; the vocabulary is the first one's.
+      flags: of build_pretraining_dataset.py.
+    """
+    vocab, sources = folder / "vocab.txt", iter(corpora.values())
+    size, length = recipe["vocab_size"], recipe["max_seq_length"]
+    commands = []
+    if not vocab.exists():
+        places = f"--corpus-dir={next(sources)}", f"--output-file={vocab}"
+        commands.append(script("build_vocab.py", *places, f"--vocab-size={size}"))
+    for name, source in corpora.items():
+        records = folder / name
+        if not (records / "manifest.json").exists():
+            places = f"--corpus-dir={source}", f"--vocab-file={vocab}"
+            places += f"--output-dir={records}", f"--max-seq-length={length}"
+            build = script("build_pretraining_dataset.py", *places, *flags)
+            commands.append(build)
+    job = Commands("Data", commands, folder.parent / "logs" / "data.log")
+    return Data(folder, [job] if commands else [], None)
+
+
 def pocket_data(output: Path, corpus: Path, recipe: Mapping[str, Any]) -> Data:
     """A vocabulary and TFRecords of a directory of text, in `output`."""
-    folder = output / "data"
-    vocab, records = folder / "vocab.txt", folder / "pretrain_tfrecords"
-    source = f"--corpus-dir={corpus}"
-    size, length = recipe["vocab_size"], recipe["max_seq_length"]
-    build_vocab = script(
-        *("build_vocab.py", source, f"--vocab-size={size}", f"--output-file={vocab}")
-    )
-    build = script(
-        *("build_pretraining_dataset.py", source, f"--vocab-file={vocab}"),
-        *(f"--output-dir={records}", f"--max-seq-length={length}"),
-    )
-    commands = [] if vocab.exists() else [build_vocab]
-    commands += [] if (records / "manifest.json").exists() else [build]
-    job = Commands("Data", commands, output / "logs" / "data.log")
-    return Data(folder, [job] if commands else [], None)
+    return built_data(output / "data", {"pretrain_tfrecords": corpus}, recipe)
 
 
 def given_data(data_dir: Path | None, scale: str) -> Data:
@@ -179,7 +222,7 @@ def measures(
             raise UserError("what is tuned here is --scale pocket; others are papers'.")
         config = FinetuningConfig.from_hparams(str(data_dir), "m", {})
         there = glue_tasks(originals_with_data(config), data_dir)
-        return {task: Measure(task, GLUE[task]) for task in there}
+        return {task: Measure(task, task, GLUE[task]) for task in there}
     folder = output / "data" / "tasks"
     split = "tuning" if comparison.tuning else "test"
     write_marks(folder, ROOT / "examples")
@@ -193,7 +236,8 @@ def measures(
     for name, file in dev.items():
         train = str(folder / f"{name}_train.txt")
         task = {"type": "tagging", "train": train, "dev": str(folder / file)}
-        found[name + end] = Measure(name, "f1", {"tasks": {name: task}})
+        tasks = {"tasks": {name: task}}
+        found[name + end] = Measure(name + end, name, "f1", tasks)
     return found
 
 

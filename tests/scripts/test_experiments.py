@@ -5,6 +5,7 @@ import json
 import statistics
 import time
 
+import blimp
 import finetuned
 import pytest
 import report
@@ -46,8 +47,10 @@ def data_dir(tmp_path_factory):
 
 @pytest.mark.parametrize("comparison", COMPARISONS)
 def test_variants_have_equal_compute(comparison, tmp_path, data_dir):
-    for scale in ("pocket", "base", "small"):
+    scales = COMPARISONS[comparison].recipes
+    for scale in scales or ("pocket", "base", "small"):
         flags = [] if scale == "pocket" else [f"--data-dir={data_dir}"]
+        flags += ["--pairs=pairs.jsonl"] if scales else []
         flags += [f"--scale={scale}", "--seeds=2", "--dry-run"]
         done = check_ok(run(comparison, tmp_path / "out", *flags))
         lines = done.stdout.splitlines()
@@ -55,7 +58,7 @@ def test_variants_have_equal_compute(comparison, tmp_path, data_dir):
         keys = [name.split()[0] for name in names]
         assert len(set(keys)) == len(keys)
         flops = [float(amount.split()[-2]) for amount in amounts]
-        assert min(flops) == 0  # random weights
+        assert (min(flops) == 0) == (not scales)  # random weights
         parts = {round(16 * value / max(flops), 1) for value in flops}
         assert parts <= {0, 1.0, 2.0, 4.0, 8.0, 16.0}, (comparison, parts)
         assert not (tmp_path / "out").exists()
@@ -111,6 +114,50 @@ def test_finished_runs_survive_a_kill(tmp_path):
     assert keys[0] in other.stdout
     other = run("objectives", output, *flags, "--trials=2")
     assert other.returncode == 2 and "trials is 1 there, 2 here" in other.stderr
+
+
+def test_blimp(tmp_path):
+    """Words by a seed, all of their tokens, and the parts of the sets."""
+    small_runs(tmp_path)
+    sets = sorted(blimp.TUNING) + [f"other{i}" for i in range(47)]
+    rows = [{"good": "the garden", "bad": f"garden the {i}", "set": i} for i in sets]
+    pairs, output = tmp_path / "pairs.jsonl", tmp_path / "out"
+    pairs.write_text("\n".join(map(json.dumps, rows)))
+    flags = [f"--corpus={tmp_path / 'corpus'}", f"--pairs={pairs}", "--words=5000"]
+    flags += ["--seeds=1", "--only=Multi-choice", f"--hparams={json.dumps(TINY_RUN)}"]
+    printed = check_ok(run("blimp", output, *flags), "1/1 runs").stdout
+    assert "5,0" in printed and "words of 1 files, seed 1" in printed
+    text, held_out = (
+        (output / "data" / name / "text.txt").read_text()
+        for name in ("text", "heldout_text")
+    )
+    assert 5000 <= len(text.split()) < 6500 and len(held_out.split()) >= 1000
+    assert not {*text.splitlines()} & {*held_out.splitlines()} - {""}
+    assert "100.0 % of its tokens used" in (output / "logs/data.log").read_text()
+    [(key, row)] = listed(output).items()
+    found = json.loads((output / "runs" / key / "pairs.json").read_text())["sets"]
+    scores = row["scores"]
+    for part, names in (("tuning", sets[:20]), ("others", sets[20:]), ("all", sets)):
+        mean = statistics.fmean(found[name]["accuracy"] for name in names)
+        assert scores[part] == pytest.approx(mean)
+    assert 0 < scores["held-out loss"] < 100
+    table = (output / "blimp.md").read_text()
+    assert "| tuning | others | all | held-out loss | paper |" in table
+    other = run("blimp", output, *flags, "--text-seed=2")
+    assert other.returncode == 2 and "text_seed is 1 there, 2 here" in other.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "message"),
+    [
+        ("blimp", [], "blimp needs --pairs"),
+        ("blimp", ["--scale=small"], "--scale small: blimp has pocket, gpu"),
+        ("objectives", ["--scale=gpu"], "--scale gpu: objectives has pocket, small"),
+    ],
+)
+def test_scales_and_data_that_a_comparison_lacks(tmp_path, name, flags, message):
+    refused = run(name, tmp_path / "out", *flags)
+    assert refused.returncode == 2 and message in refused.stderr
 
 
 def check_results(output, keys):
