@@ -16,7 +16,8 @@ HEAD = """\
 # Python API
 
 All public names of `electra_tf`. In shapes B is a batch, L a length in tokens, H the
-width of the model, V the vocabulary. [keras.md](keras.md) has programs.
+width of the model. A mistake of the caller raises `UserError`. Programs:
+[keras.md](keras.md).
 """
 # Section -> names; of a class with the methods to show.
 SECTIONS = {
@@ -52,7 +53,8 @@ SECTIONS = {
 SHORTER = {"str | os.PathLike": "path", ": Any": "", " -> Any": "", " -> None": ""}
 LIST = re.compile(r"(?m)^(?:Args|Attributes):\n((?:[ ].*\n?|\n(?=[ ]))+)")
 ITEM = re.compile(r"(?m)^( {2,4})(\w[\w, ]*): ((?:.*\n?)(?:\1 +.*\n?)*)")
-PARAGRAPH = re.compile(r"(?m)^(Returns|Raises)(?::\s+| (?=`?UserError))((?:.+\n?)+)")
+RETURNS = re.compile(r"(?m)^Returns:\s+((?:.+\n?)+)")
+RAISES = re.compile(r"(?m)^Raises(?::\s+| (?=`?UserError))(?:.+\n?)+")
 
 
 def definitions() -> dict[str, ast.AST]:
@@ -78,7 +80,7 @@ def signature(function: ast.FunctionDef, name: str) -> str:
 
 
 def markdown(node: ast.AST) -> str:
-    """A docstring in Google's style as Markdown: arguments are a list."""
+    """A docstring in Google's style as Markdown, without what is raised."""
     assert isinstance(node, ast.FunctionDef | ast.ClassDef)
 
     def items(part: re.Match) -> str:
@@ -86,7 +88,8 @@ def markdown(node: ast.AST) -> str:
         return "\n".join(rows) + "\n"
 
     text = LIST.sub(items, ast.get_docstring(node) or "")
-    text = PARAGRAPH.sub(lambda p: f"\n{p[1]}: {' '.join(p[2].split())}\n", text)
+    text = RETURNS.sub(lambda p: f"\nReturns: {' '.join(p[1].split())}\n", text)
+    text = RAISES.sub("", text)
     return re.sub("\n{3,}", "\n\n", text).strip()
 
 
