@@ -22,7 +22,6 @@ from electra_tf.inference.model import TokenPrediction
 from electra_tf.inference.scoring import TokenScore
 from electra_tf.text import tf_packing, tokenization
 from electra_tf.text.tf_packing import EncoderInputs
-from electra_tf.text.tf_tokenization import tokenize_with_offsets
 from electra_tf.text.vocabulary import MASK
 
 ENCODER_OUTPUTS = ("sequence_output", "pooled_output", "default")
@@ -218,7 +217,7 @@ def _text_export(
 
     @tf.function(autograph=False, input_signature=[signatures.TEXT])
     def of_texts(text):
-        tokens = tokenize_with_offsets(tokenizer, tf.ensure_shape(text, [None]))
+        tokens = tokenizer.tokenize_with_offsets(tf.ensure_shape(text, [None]))
         windows = tf_packing.windows_of(tokens.ids, size)
         flat = tf_packing.map_windows(
             lambda x: ids_answer(x)[output], windows, source.vocab

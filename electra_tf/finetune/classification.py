@@ -174,10 +174,6 @@ class TextHead(ScoresHead):
     def answer(self, facts, values):
         """The answers by name, as graph operations."""
 
-    @abstractmethod
-    def expected(self, facts, rows):
-        """As `answer`, from predictions of the model in Python."""
-
     def text_shapes(self, facts):
         """text, and text_b of pairs."""
         return dict.fromkeys(self.fields[: facts.num_texts], [None])
@@ -194,16 +190,6 @@ class TextHead(ScoresHead):
             *(segments, model.tokenizer.vocab, self.num_labels),
         )
         return self.answer(model.facts, values)
-
-    def checks(self, model, predictor, texts, is_exact):
-        """By predictions; of pairs each text with another one."""
-        names = self.text_shapes(model.facts)
-        inputs = dict(zip(names, (texts, texts[::-1]), strict=False))
-        rows = predictor.predict(list(zip(*inputs.values(), strict=True)))
-        expected = self.expected(model.facts, rows)
-        if not is_exact:
-            expected.pop("label", None)
-        return [(inputs, expected)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -245,12 +231,6 @@ class LabelsHead(TextHead):
         """The probability of each class by its name."""
         shares = map(task.rounded, row["probabilities"])
         return dict(zip(row["labels"], shares, strict=True))
-
-    def expected(self, facts, rows):
-        """The outputs of `answer`."""
-        shares = [[row["probabilities"][x] for x in facts.labels] for row in rows]
-        names = np.array([[label.encode() for label in facts.labels]] * len(rows))
-        return {"labels": names, "probabilities": np.array(shares)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -297,12 +277,6 @@ class ClassHead(LabelsHead):
     def prediction(fields, row):
         """The label and all probabilities."""
         return {"label": row["label"], "probabilities": LabelsHead.odds(row)}
-
-    def expected(self, facts, rows):
-        """The outputs of `answer`."""
-        found = super().expected(facts, rows)
-        best = np.array([row["label"].encode() for row in rows])
-        return found | {"label": best, "probability": found["probabilities"].max(1)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -366,10 +340,6 @@ class NumberHead(TextHead):
     def answer_ids(self, model, inputs):
         """value [B]."""
         return self.answer(model.facts, self.values(model.outputs(inputs)))
-
-    def expected(self, facts, rows):
-        """The outputs of `answer`."""
-        return {"value": np.array([row["value"] for row in rows])}
 
     @staticmethod
     def prediction(fields, row):

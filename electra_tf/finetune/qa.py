@@ -355,14 +355,6 @@ class SpanHead(Head):
 
         return qa_graph.outputs(model, inputs)
 
-    def checks(self, model, predictor, texts, is_exact):
-        """By the answers of `run_finetuning.py`."""
-        from electra_tf.finetune import qa_graph
-
-        reader = QATask(model.facts.name, model.config, predictor.tokenizer)
-        reader.answer_text, reader.is_v2 = "offsets", qa_graph.has_null(model)
-        return qa_graph.checks(model, reader, predictor, is_exact)
-
     def _ends(self, dense, hidden, start_logits, penalty, features, training):
         """End logits, and the best starts and ends by log-probability."""
         import tensorflow as tf

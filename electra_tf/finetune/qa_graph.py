@@ -8,33 +8,21 @@ Shapes: B questions, W windows of all their texts, K spans of a window, L length
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 from electra_tf.finetune import qa_answers
-from electra_tf.finetune.qa_answers import Answer, Answers
+from electra_tf.finetune.qa_answers import Answer
 from electra_tf.finetune.task import ServedModel
 from electra_tf.text import tf_packing
 from electra_tf.text.tf_packing import EncoderInputs
-from electra_tf.text.tf_tokenization import (
-    TokensInText,
-    characters,
-    tokenize_with_offsets,
-)
+from electra_tf.text.tf_tokenization import TokensInText, characters
 
-_NEAR_TIE = 1e-4
 _NOTHING = Answer(qa_answers.NO_SPAN, 0.0, 0.0)
 # Outputs of a head that predicts the end from the start.
 _JOINT = ("start_top_index", "start_top_log_probs")
 _JOINT += ("end_top_index", "end_top_log_probs")
-_QUESTIONS = ("who wrote the book ?", "", "where does the fox jump ?")
-_CONTEXTS = (
-    "the book was written by a doctor . " * 30,
-    "nothing is asked here",
-    "the quick brown fox jumps over the lazy dog .",
-)
 
 
 class _Windows(NamedTuple):
@@ -76,7 +64,7 @@ def answers(model: ServedModel, question: tf.Tensor, context: tf.Tensor):
     question, context = tf_packing.of_same_rows(both, question, context)
     query = tokenizer.tokenize(question)[:, : config.max_query_length]
     rows = tf.shape(question)[0]
-    document = tokenize_with_offsets(tokenizer, context)
+    document = tokenizer.tokenize_with_offsets(context)
     windows = windows_on(document.ids, query, config)
     queries = tf.gather(query, windows.row)
     places = tf.ragged.range(windows.first, windows.first + windows.length)
@@ -249,47 +237,3 @@ def has_null(model: ServedModel) -> bool:
     return model.facts.has_impossible and (
         config.answerable_classifier or not config.joint_prediction
     )
-
-
-def checks(model: ServedModel, reader: Any, predictor: Any, is_exact: bool):
-    """As `finetune.task.Head.checks`, by the model in Python, window by window.
-
-    Args:
-      reader: a `qa.QATask` that cuts answers by characters, as the graph does.
-    """
-    pairs, decoded = list(zip(_QUESTIONS, _CONTEXTS, strict=True)), []
-    for question, context in pairs:
-        example = reader.input_example(0, {"question": question, "context": context})
-        found = predictor.outputs(reader.featurize(example, False))
-        decoded.append(qa_answers.decode(reader, example, list(found)))
-    scores = [one.best.score for one in decoded]
-    expected = {"score": np.array(scores, np.float32)}
-    threshold = model.config.qa_na_threshold
-    if has_null(model):
-        odds = np.array([one.null_odds for one in decoded], np.float32)
-        expected["null_odds"] = odds
-        if is_exact and (abs(odds - threshold) >= _NEAR_TIE).all():
-            expected["has_answer"] = odds <= threshold
-    checks = [(_inputs(pairs), expected)]
-    # Answers and their places are compared only if no other is nearly as good.
-    clear = [
-        (pair, one.best.text)
-        for pair, one in zip(pairs, decoded, strict=True)
-        if pair[1].count(one.best.text) == 1 and _is_clear(one)
-    ]
-    if clear and is_exact:
-        starts = np.array([context.index(text) for (_, context), text in clear])
-        lengths = np.array([len(text) for _, text in clear])
-        texts = np.array([text.encode() for _, text in clear], object)
-        expected = {"answer": texts, "start": starts, "end": starts + lengths}
-        checks.append((_inputs([pair for pair, _ in clear]), expected))
-    return checks
-
-
-def _inputs(pairs) -> dict[str, Any]:
-    return dict(zip(("question", "context"), zip(*pairs, strict=True), strict=True))
-
-
-def _is_clear(found: Answers) -> bool:
-    others = (one for one in found.nbest if one is not found.best)
-    return all(found.best.score - one.score > _NEAR_TIE for one in others)

@@ -244,11 +244,11 @@ class TagHead(Head):
         import tensorflow as tf
 
         from electra_tf.text import tf_packing
-        from electra_tf.text.tf_tokenization import characters, tokenize_with_offsets
+        from electra_tf.text.tf_tokenization import characters
 
         vocab, names = model.tokenizer.vocab, list(model.facts.labels)
         begins = tf.constant([not token.startswith("##") for token in vocab.tokens])
-        tokens = tokenize_with_offsets(model.tokenizer, text)
+        tokens = model.tokenizer.tokenize_with_offsets(text)
         windows = tf_packing.windows_of(tokens.ids, model.config.max_seq_length - 2)
         flat = tf_packing.map_windows(
             lambda x: self._logits(model, x), windows, vocab, width=self.num_labels
@@ -282,40 +282,6 @@ class TagHead(Head):
 
         logits = self._logits(model, inputs)
         return {"logits": logits, "probabilities": tf.nn.softmax(logits)}
-
-    def checks(self, model, predictor, texts, is_exact):
-        """By Python's tokenizer, window by window."""
-        import tensorflow as tf
-
-        from electra_tf.text import tf_packing, tokenization
-
-        tokenizer, size = predictor.tokenizer, model.config.max_seq_length - 2
-        vocab, rows = tokenizer.vocab, []
-        for text in texts:
-            ids, offsets = tokenizer.encode_with_offsets(text)
-            values = []
-            for first in range(0, max(1, len(ids)), size):
-                window = tokenization.pack(vocab, [ids[first : first + size]])
-                window = tf_packing.EncoderInputs(*map(tf.constant, window))
-                values.append(self._logits(model, window)[0, 1:-1])
-            shares = tf.nn.softmax(tf.concat(values, 0)).numpy()
-            row = {"starts": [], "ends": [], "labels": [], "probabilities": []}
-            for piece, (start, end), p in zip(ids, offsets, shares, strict=True):
-                if vocab.tokens[piece].startswith("##"):
-                    row["ends"][-1] = end
-                    continue
-                row["starts"].append(start)
-                row["ends"].append(end)
-                row["labels"].append(model.facts.labels[int(np.argmax(p))].encode())
-                row["probabilities"].append(float(np.max(p)))
-            spans = zip(row["starts"], row["ends"], strict=True)
-            words = [text[start:end].encode() for start, end in spans]
-            rows.append(row | {"words": words})
-        expected = tf_packing.columns_of(rows)
-        expected["num_words"] = np.array([len(row["starts"]) for row in rows])
-        if not is_exact:
-            del expected["labels"]
-        return [({"text": texts}, expected)]
 
 
 class TaggingTask(Task):

@@ -121,18 +121,10 @@ class Head(ABC):
     def answer_ids(self, model: ServedModel, inputs) -> dict[str, Any]:
         """The outputs for packed ids (`text.tf_packing.EncoderInputs`) by name."""
 
-    @abstractmethod
-    def checks(
-        self, model: ServedModel, predictor: Any, texts: Sequence[str], is_exact: bool
-    ) -> list[tuple[dict[str, Any], dict[str, np.ndarray]]]:
-        """(inputs, expected outputs) of the served model, by the model in Python.
-
-        Args:
-          predictor: the `inference.finetuned.TaskPredictor` of the same weights.
-          texts: to ask about, where the head has no better ones.
-          is_exact: false in half precision, where the best labels and answers change
-            with the order of the operations.
-        """
+    def probes(self, facts: TaskFacts, texts: Sequence[str]) -> dict[str, Sequence]:
+        """Inputs of the served model on which an export is compared with the model."""
+        both = texts, texts[::-1]
+        return dict(zip(self.text_shapes(facts), both, strict=False))
 
     @classmethod
     @abstractmethod

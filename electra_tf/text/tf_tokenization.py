@@ -91,6 +91,39 @@ class TFTokenizer:
 
     __call__ = tokenize
 
+    def tokenize_with_offsets(self, texts: tf.Tensor) -> TokensInText:
+        """The ids and offsets of `Tokenizer.encode_with_offsets`, of a batch of texts.
+
+        Args:
+          texts: string [n]; bytes that are not UTF-8 are not counted.
+        """
+        words = self.split_words(texts)
+        ids, first, end = self.wordpieces(words)
+        first, end = (tf.cast(b.flat_values, tf.int32) for b in (first, end))
+        length = tf.strings.length(words.flat_values)
+        word = ids.values.value_rowids()
+        # An unknown word is one piece; one beyond the limit was replaced before.
+        is_unknown = ids.flat_values == self.vocab.unk_id
+        before = tf.gather(tf.cumsum(length, exclusive=True), word)
+        first_byte = before + tf.where(is_unknown, 0, first)
+        end_byte = before + tf.where(is_unknown, tf.gather(length, word), end)
+        texts = tf.strings.unicode_decode(
+            texts, "UTF-8", errors="ignore"
+        )  # [n, (chars)]
+        chars = _distinct(self, texts.flat_values)
+        start, end = _spans(chars, first_byte, end_byte, texts)
+        pieces = ids.merge_dims(-2, -1)
+        row_start = tf.cast(
+            tf.gather(texts.row_starts(), pieces.value_rowids()), tf.int32
+        )
+        inside = tf.gather(chars.code_points, tf.ragged.range(start, end))
+        return TokensInText(
+            pieces,
+            pieces.with_flat_values(start - row_start),
+            pieces.with_flat_values(end - row_start),
+            pieces.with_flat_values(tf.strings.unicode_encode(inside, "UTF-8")),
+        )
+
     def wordpieces(self, words):
         """Returns the ids of normalised words, and their offsets in bytes of the word.
 
@@ -165,7 +198,7 @@ class TokensInText(NamedTuple):
     ids: tf.RaggedTensor  # int32
     starts: tf.RaggedTensor  # int32, characters of the text
     ends: tf.RaggedTensor  # int32
-    surfaces: tf.RaggedTensor  # string, text[start:end]
+    surfaces: tf.RaggedTensor | None  # string, text[start:end]
 
 
 class _Characters(NamedTuple):
@@ -176,36 +209,6 @@ class _Characters(NamedTuple):
     is_white: tf.Tensor  # bool
     is_ideograph: tf.Tensor  # bool, a word by itself
     is_mark: tf.Tensor  # bool, belongs to the character before it
-
-
-def tokenize_with_offsets(tokenizer: TFTokenizer, texts: tf.Tensor) -> TokensInText:
-    """Tokenises a batch of texts, with offsets as in `Tokenizer.encode_with_offsets`.
-
-    Args:
-      texts: string [n]; bytes that are not UTF-8 are not counted.
-    """
-    words = tokenizer.split_words(texts)
-    ids, first, end = tokenizer.wordpieces(words)
-    first, end = (tf.cast(b.flat_values, tf.int32) for b in (first, end))
-    length = tf.strings.length(words.flat_values)
-    word = ids.values.value_rowids()
-    # An unknown word is one piece; one beyond the limit was replaced before.
-    is_unknown = ids.flat_values == tokenizer.vocab.unk_id
-    before = tf.gather(tf.cumsum(length, exclusive=True), word)
-    first_byte = before + tf.where(is_unknown, 0, first)
-    end_byte = before + tf.where(is_unknown, tf.gather(length, word), end)
-    texts = tf.strings.unicode_decode(texts, "UTF-8", errors="ignore")  # [n, (chars)]
-    chars = _distinct(tokenizer, texts.flat_values)
-    start, end = _spans(chars, first_byte, end_byte, texts)
-    pieces = ids.merge_dims(-2, -1)
-    row_start = tf.cast(tf.gather(texts.row_starts(), pieces.value_rowids()), tf.int32)
-    inside = tf.gather(chars.code_points, tf.ragged.range(start, end))
-    return TokensInText(
-        pieces,
-        pieces.with_flat_values(start - row_start),
-        pieces.with_flat_values(end - row_start),
-        pieces.with_flat_values(tf.strings.unicode_encode(inside, "UTF-8")),
-    )
 
 
 def _distinct(tokenizer: TFTokenizer, code_points: tf.Tensor) -> _Characters:

@@ -18,8 +18,8 @@ from electra_tf.finetune import inputs
 from electra_tf.finetune.tagging import spans_of
 from electra_tf.inference import prediction
 from tests.helpers import tiny_finetuning
-from tests.helpers.exporting import LETTERS, NAMES, Failed, fresh_process, shared_export
-from tests.helpers.runs import SPECIAL, by_default
+from tests.helpers.exporting import NAMES, Failed, fresh_process, shared_export
+from tests.helpers.runs import by_default
 from tests.helpers.tiny_trials import (
     JOINT,
     PLAIN,
@@ -350,20 +350,3 @@ def test_near_tie_is_accepted_in_half_precision_alone(configs, tmp_path, name, b
         [check] = [c for c in made.checks if c.signature == "serving_default"]
         found = loaded(text=tf.constant(check.inputs["text"]))[best].numpy()
         assert {*found.ravel()} - {b""} == {task.facts.labels[-1].encode()}
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("answer_text", [None, "original", "offsets"])
-def test_answers_with_unknown_words_are_checked_by_characters(tmp_path, answer_text):
-    """As the graph cuts them; the original's rule has whole words there."""
-    data = write_data(tmp_path)
-    known = [c for c in LETTERS if c not in "qxz"]
-    tokens = [*SPECIAL, *known, *(f"##{c}" for c in known), "?", "."]
-    (data / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens))
-    hparams = SQUAD | PLAIN | {"max_answer_length": 20, "answer_text": answer_text}
-    config, _, _ = write_run(data, hparams)
-    task = finetuned_task.read_task(Path(config.trial_dir(1)), "squad")
-    made = task.servable()
-    asked = [name for check in made.checks for name in check.expected]
-    assert "answer" in asked
-    saved_model.write_saved_models({"squad": made}, task.source, tmp_path / "out")
