@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import math
 import re
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -35,6 +34,7 @@ from electra_tf.finetune.task import (
     of_types,
 )
 from electra_tf.text import tokenization
+from electra_tf.text.tokenization import encoded
 
 
 class InputExample(NamedTuple):
@@ -166,14 +166,6 @@ class TextHead(ScoresHead):
         columns = [*map(tuple, settings["columns"])]
         return inputs.texts(source, columns, tuple(settings["identity"]))
 
-    @abstractmethod
-    def values(self, outputs):
-        """The head's output that answers follow from, [B, num_labels]."""
-
-    @abstractmethod
-    def answer(self, facts, values):
-        """The answers by name, as graph operations."""
-
     def text_shapes(self, facts):
         """text, and text_b of pairs."""
         return dict.fromkeys(self.fields[: facts.num_texts], [None])
@@ -186,10 +178,10 @@ class TextHead(ScoresHead):
         segments = [model.tokenizer.tokenize(text) for text in texts]
         segments = tf_packing.truncate(segments, model.config.max_seq_length)
         values = tf_packing.map_rows(
-            lambda inputs: self.values(model.outputs(inputs)),
+            lambda inputs: model.outputs(inputs)["logits"],
             *(segments, model.tokenizer.vocab, self.num_labels),
         )
-        return self.answer(model.facts, values)
+        return self.answer(model.facts, {"logits": values})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,29 +194,31 @@ class LabelsHead(TextHead):
 
     class_weights: Sequence[float] | None = None
 
-    def values(self, outputs):
-        """logits."""
-        return outputs["logits"]
-
     def shares(self, logits):
         """The probability of each class."""
         import tensorflow as tf
 
         return tf.nn.softmax(logits)
 
-    def answer(self, facts, logits):
-        """labels string and probabilities float32 [B, C]."""
+    def answer(self, facts, outputs):
+        """probabilities float32 [B, C]."""
+        return {"probabilities": self.shares(outputs["logits"])}
+
+    def answer_texts(self, model, *texts):
+        """Also labels string [B, C], the names of the classes."""
         import tensorflow as tf
 
-        shares = self.shares(logits)
-        names = tf.constant(list(facts.labels), tf.string)
-        names = tf.broadcast_to(names, tf.shape(shares))
-        return {"labels": names, "probabilities": shares}
+        found = super().answer_texts(model, *texts)
+        names = tf.constant([*map(encoded, model.facts.labels)])
+        shape = tf.shape(found["probabilities"])
+        return found | {"labels": tf.broadcast_to(names, shape)}
 
     def answer_ids(self, model, inputs):
         """logits and probabilities [B, C]."""
-        logits = self.values(model.outputs(inputs))
-        return {"logits": logits, "probabilities": self.shares(logits)}
+        outputs = model.outputs(inputs)
+        return {"logits": outputs["logits"]} | LabelsHead.answer(
+            self, model.facts, outputs
+        )
 
     @staticmethod
     def odds(row):
@@ -264,14 +258,15 @@ class ClassHead(LabelsHead):
             losses *= tf.gather(tf.constant(self.class_weights), labels)
         return losses
 
-    def answer(self, facts, logits):
+    def answer(self, facts, outputs):
         """Also label string and probability float32 [B], of the likeliest."""
         import tensorflow as tf
 
-        found = super().answer(facts, logits)
-        best = tf.gather(list(facts.labels), tf.argmax(logits, axis=-1))
+        found = super().answer(facts, outputs)
+        names = tf.constant([*map(encoded, facts.labels)])
+        best = tf.argmax(outputs["logits"], axis=-1)
         share = tf.reduce_max(found["probabilities"], axis=-1)
-        return found | {"label": best, "probability": share}
+        return found | {"label": tf.gather(names, best), "probability": share}
 
     @staticmethod
     def prediction(fields, row):
@@ -313,33 +308,41 @@ class FlagsHead(LabelsHead):
         return tf.reduce_mean(losses, axis=-1)
 
 
+@dataclasses.dataclass(frozen=True)
 class NumberHead(TextHead):
-    """A number; squared error."""
+    """A number; squared error.
+
+    Attributes:
+      is_bounded: the outputs from 0 to 1 are the task's scale; else they are numbers as
+        they are.
+    """
 
     kind = "regression"
 
+    is_bounded: bool = True
+
     def outputs(self, dense, hidden, features, training, seed):
-        """predictions [B]."""
-        return {"predictions": self.scores(dense, hidden, seed)[:, 0]}
+        """logits [B, 1] and predictions [B]."""
+        logits = self.scores(dense, hidden, seed)
+        return {"logits": logits, "predictions": logits[:, 0]}
 
     def loss(self, outputs, features, training):
         """Needs targets, float32 [B]."""
         return (outputs["predictions"] - features["targets"]) ** 2
 
-    def values(self, outputs):
-        """predictions."""
-        return outputs["predictions"][:, None]
-
-    def answer(self, facts, values):
+    def answer(self, facts, outputs):
         """value float32 [B], on the task's scale."""
         import tensorflow as tf
 
-        share = tf.clip_by_value(values[:, 0], 0.0, 1.0)
-        return {"value": facts.lowest + share * (facts.highest - facts.lowest)}
+        value = outputs["logits"][:, 0]
+        if self.is_bounded:
+            share = tf.clip_by_value(value, 0.0, 1.0)
+            value = facts.lowest + share * (facts.highest - facts.lowest)
+        return {"value": value}
 
     def answer_ids(self, model, inputs):
         """value [B]."""
-        return self.answer(model.facts, self.values(model.outputs(inputs)))
+        return self.answer(model.facts, model.outputs(inputs))
 
     @staticmethod
     def prediction(fields, row):
@@ -514,21 +517,6 @@ class TextTask(Task):
         if self.labels:
             return ClassificationScorer(*self.metrics, labels=self.labels)
         return RegressionScorer()
-
-    def answer(self, row: dict[str, Any], form: str = ".3f") -> str:
-        """A prediction in the form of a submission: the label's name, or the number."""
-        if self.labels:
-            return self.labels[int(row["predictions"])]
-        share = min(max(float(row["predictions"]), 0.0), 1.0)
-        return format(self.lowest + share * (self.highest - self.lowest), form)
-
-    def prediction(self, example, rows: list[dict[str, Any]]) -> dict[str, Any]:
-        """The label and all probabilities, or the number."""
-        [row] = rows
-        if not self.labels:
-            return NumberHead.prediction({}, {"value": self.answer(row, ".7g")})
-        shares = {"labels": self.labels, "probabilities": task.softmax(row["logits"])}
-        return ClassHead.prediction({}, shares | {"label": self.answer(row)})
 
     def fields_of(self, example) -> dict[str, Any]:
         """The id and the texts."""
@@ -819,13 +807,6 @@ class MultilabelTask(TextTask):
     def scorer(self, split: str) -> Scorer:
         """By F1."""
         return MultilabelScorer(self.labels)
-
-    def prediction(self, example, rows: list[dict[str, Any]]) -> dict[str, Any]:
-        """The classes above one half, and all probabilities."""
-        [row] = rows
-        shares = 1 / (1 + np.exp(-np.asarray(row["logits"], np.float64)))
-        answer = {"labels": self.labels, "probabilities": shares}
-        return FlagsHead.prediction({}, answer)
 
 
 def _are_metrics(value: Any) -> bool:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from electra_tf.errors import UserError
 from electra_tf.finetune.classification import InputExample, TextTask
 from electra_tf.finetune.inputs import Columns, Source, parquet_name, shown, text_fields
-from electra_tf.finetune.task import rounded
+from electra_tf.finetune.task import plain, rounded
 from electra_tf.storage.files import atomic_write
 from electra_tf.storage.manifest import MANIFEST, facts_of, read_json
 from electra_tf.text import records
@@ -143,7 +143,7 @@ class GlueTask(TextTask):
         if split not in self.glue.submission:
             return paths
         rows = sorted(scorer.rows, key=lambda row: int(row["eid"]))
-        lines = [f"{int(row['eid'])}\t{self.answer(row)}\n" for row in rows]
+        lines = [f"{int(row['eid'])}\t{self._submitted(row)}\n" for row in rows]
         name = self.glue.submission[split]
         content = "".join(["index\tprediction\n", *lines]).encode()
         archive = zipped({f"{name}.tsv": content})
@@ -152,6 +152,10 @@ class GlueTask(TextTask):
             atomic_write(path, data)
             paths.append(str(path))
         return paths
+
+    def _submitted(self, row: dict[str, Any]) -> str:
+        """A prediction: the label's name, or the number."""
+        return plain(row["label"]) if self.labels else f"{row['value']:.3f}"
 
 
 def zipped(files: dict[str, bytes]) -> bytes:

@@ -13,7 +13,7 @@ import tensorflow as tf
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.model import ModelConfig
 from electra_tf.finetune.registry import TYPES
-from electra_tf.finetune.task import Head
+from electra_tf.finetune.task import Head, TaskFacts
 from electra_tf.model.dropout import fold_in
 from electra_tf.model.encoder import TextEncoder
 from electra_tf.storage.checkpoints import StoredTensors
@@ -95,19 +95,21 @@ class FinetuningModel(keras.Model):
         self.built = True
         self._traced = {}
 
-    def traced(self, task: str, specs: Mapping[str, tf.TensorSpec]):
-        """The outputs of one head as a function of a batch; traced once.
+    def traced(self, facts: TaskFacts, specs: Mapping[str, tf.TensorSpec]):
+        """The outputs and answers of a task as a function of a batch; traced once.
 
         Args:
           specs: shapes and types of its batches.
         """
-        key = task, *sorted(specs.items())
+        key = facts.name, *sorted(specs.items())
         if key not in self._traced:
+            [head] = [one.head for one in self.heads if one.name == facts.name]
 
-            def outputs(batch):
-                return self(batch, training=False).outputs[task]
+            def answered(batch):
+                outputs = self(batch, training=False).outputs[facts.name]
+                return outputs | head.answer(facts, outputs)
 
-            self._traced[key] = tf.function(outputs, [dict(specs)], autograph=False)
+            self._traced[key] = tf.function(answered, [dict(specs)], autograph=False)
         return self._traced[key]
 
     def call(self, batch: Tensors, training=False, seed=None) -> FinetuningOutput:

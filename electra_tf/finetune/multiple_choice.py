@@ -112,6 +112,14 @@ class ChoiceHead(ScoresHead):
         """Needs label_ids, int32 [B]."""
         return cross_entropy(features["label_ids"], outputs["logits"])
 
+    def answer(self, facts, outputs):
+        """label int32 [B] and probabilities float32 [B, C]."""
+        import tensorflow as tf
+
+        logits = outputs["logits"]
+        best = tf.argmax(logits, axis=-1, output_type=tf.int32)
+        return {"label": best, "probabilities": tf.nn.softmax(logits)}
+
     def text_shapes(self, facts):
         """text, and choices filled up with ""."""
         return {"text": [None], "choices": [None, None]}
@@ -134,12 +142,8 @@ class ChoiceHead(ScoresHead):
         )
         logits = tf.reshape(logits, [rows, count])
         logits = tf.where(choices == "", _ABSENT, logits)
-        best = tf.argmax(logits, axis=-1, output_type=tf.int32)
-        return {
-            "label": best,
-            "choice": tf.gather(choices, best, batch_dims=1),
-            "probabilities": tf.nn.softmax(logits),
-        }
+        found = self.answer(model.facts, {"logits": logits})
+        return found | {"choice": tf.gather(choices, found["label"], batch_dims=1)}
 
     def answer_ids(self, model, inputs):
         """logits [B], a score of each sequence."""
@@ -245,13 +249,6 @@ class MultipleChoiceTask(Task):
     def scorer(self, split: str) -> Scorer:
         """By accuracy."""
         return ClassificationScorer("accuracy")
-
-    def prediction(self, example, rows: list[dict[str, Any]]) -> dict[str, Any]:
-        """The number of the best choice, its text, and the probability of each."""
-        [row] = rows
-        shares = task.softmax(row["logits"][: len(example.choices)])
-        answer = {"label": int(shares.argmax()), "probabilities": shares}
-        return ChoiceHead.prediction({"choices": example.choices}, answer)
 
     def fields_of(self, example) -> dict[str, Any]:
         """The id, the text and its choices."""

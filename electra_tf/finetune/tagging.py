@@ -36,6 +36,7 @@ from electra_tf.finetune.task import (
     cross_entropy,
 )
 from electra_tf.storage.files import atomic_write
+from electra_tf.text.tokenization import encoded
 
 _TAG = re.compile(r"O|[BIES]-.+", re.DOTALL)
 _CUT_OFF = "(cut off)"  # in confusion matrices
@@ -231,6 +232,15 @@ class TagHead(Head):
         losses = cross_entropy(features["labels"], outputs["logits"], smoothing)
         return tf.reduce_sum(losses * features["labels_mask"], axis=-1)
 
+    def answer(self, facts, outputs):
+        """tags string, BIOES or plain, and probabilities float32; [B, W] each."""
+        import tensorflow as tf
+
+        names = tf.constant([*map(encoded, facts.labels)])
+        shares = tf.nn.softmax(outputs["logits"])
+        best = tf.gather(names, tf.argmax(shares, axis=-1))
+        return {"tags": best, "probabilities": tf.reduce_max(shares, axis=-1)}
+
     def text_shapes(self, facts):
         """text."""
         return {"text": [None]}
@@ -246,7 +256,7 @@ class TagHead(Head):
         from electra_tf.text import tf_packing
         from electra_tf.text.tf_tokenization import characters
 
-        vocab, names = model.tokenizer.vocab, list(model.facts.labels)
+        vocab = model.tokenizer.vocab
         begins = tf.constant([not token.startswith("##") for token in vocab.tokens])
         tokens = model.tokenizer.tokenize_with_offsets(text)
         windows = tf_packing.windows_of(tokens.ids, model.config.max_seq_length - 2)
@@ -260,15 +270,18 @@ class TagHead(Head):
         ends = tf.math.unsorted_segment_max(tokens.ends.flat_values, piece, count)
         starts = tf.ragged.boolean_mask(tokens.starts, first)
         words = characters(text, starts.value_rowids(), starts.flat_values, ends)
-        shares = tf.boolean_mask(tf.nn.softmax(flat), first.flat_values)
-        best = tf.gather(names, tf.argmax(shares, axis=-1))
-        share = tf.reduce_max(shares, axis=-1)
+        logits = tf.boolean_mask(flat, first.flat_values)
+        answer = self.answer(model.facts, {"logits": logits})
+
+        def padded(values, fill=None):
+            return starts.with_flat_values(values).to_tensor(fill)
+
         return {
-            "words": starts.with_flat_values(words).to_tensor(""),
-            "starts": starts.to_tensor(tf_packing.NO_OFFSET),
-            "ends": starts.with_flat_values(ends).to_tensor(tf_packing.NO_OFFSET),
-            "labels": starts.with_flat_values(best).to_tensor(""),
-            "probabilities": starts.with_flat_values(share).to_tensor(),
+            "words": padded(words, ""),
+            "starts": padded(starts.flat_values, tf_packing.NO_OFFSET),
+            "ends": padded(ends, tf_packing.NO_OFFSET),
+            "labels": padded(answer["tags"], ""),
+            "probabilities": padded(answer["probabilities"]),
             "num_words": tf.cast(starts.row_lengths(), tf.int32),
         }
 
@@ -541,11 +554,10 @@ class TaggingTask(Task):
         It is None for words beyond max_seq_length.
         """
         [row] = rows
-        there = _num_words(row)
-        tags = [self.labels[int(i)] for i in row["predictions"][:there]]
-        best = task.softmax(row["logits"][:there]).max(axis=-1, initial=0)
-        count = len(example.words)
-        shares = [*map(task.rounded, best), *[None] * (count - there)]
+        there, count = _num_words(row), len(example.words)
+        tags = task.plain(row["tags"][:there])
+        best = map(task.rounded, row["probabilities"][:there])
+        shares = [*best, *[None] * (count - there)]
         tagged = {"tags": self._written(tags, count), "probabilities": shares}
         return {"words": example.words} | tagged
 

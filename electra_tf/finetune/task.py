@@ -109,6 +109,11 @@ class Head(ABC):
     def loss(self, outputs, features, training: bool) -> Any:
         """The loss of each example, float32 [B]."""
 
+    def answer(self, facts: TaskFacts, outputs) -> dict[str, Any]:
+        """What predictions state, from the outputs of sequences, in a graph."""
+        del facts, outputs
+        return {}
+
     @abstractmethod
     def text_shapes(self, facts: TaskFacts) -> dict[str, list[None]]:
         """The string inputs of the served model, with their shapes."""
@@ -370,9 +375,11 @@ class Task(ABC):
         """The example of an input, which has no label."""
         raise UserError(f"{self.name} has no `input_example`, so it cannot read files.")
 
-    @abstractmethod
     def prediction(self, example: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
         """A prediction in JSON, from the head's outputs for the example's features."""
+        answer = {name: plain(value) for name, value in rows[0].items()}
+        answer["labels"] = self.labels
+        return self.head.prediction(self.fields_of(example), answer)
 
     def fields_of(self, example: Any) -> dict[str, Any]:
         """What the predictions on a data set repeat of an example."""
@@ -525,6 +532,15 @@ def softmax(logits: Any) -> np.ndarray:
     logits = np.asarray(logits, np.float64)
     odds = np.exp(logits - logits.max(axis=-1, keepdims=True, initial=-np.inf))
     return odds / odds.sum(axis=-1, keepdims=True)
+
+
+def plain(value: Any) -> Any:
+    """A tensor, an array or one of its values as Python values; bytes as text."""
+    value = value.numpy() if hasattr(value, "numpy") else value
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def rounded(value: Any) -> float:

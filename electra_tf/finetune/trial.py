@@ -194,7 +194,7 @@ def score(run: Run, model, task, split: str) -> Scorer:
         progress.update(done, {})
 
     try:
-        for row in batches.head_outputs(model, task.name, config, store, on_batch):
+        for row in batches.head_outputs(model, task, config, store, on_batch):
             scorer.update(row)
     finally:
         progress.close()

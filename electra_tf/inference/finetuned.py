@@ -24,7 +24,7 @@ from electra_tf.config.finetuning import FinetuningConfig, vocabulary_of
 from electra_tf.console import silent
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.finetune import preprocessing, registry
-from electra_tf.finetune.classification import NumberHead, TextTask
+from electra_tf.finetune.classification import NumberHead
 from electra_tf.finetune.inputs import Input, Source, shown
 from electra_tf.finetune.results import hparams_in
 from electra_tf.finetune.tag_schemes import stored_scheme
@@ -45,14 +45,6 @@ from electra_tf.text.vocabulary import Vocabulary
 # Sequences that are computed before the first prediction is made.
 _CHUNK = 512
 _LONGEST = 512  # tokens of a window, at most
-
-
-class _Number(TextTask):
-    """A number for a text or a pair, on the scale of the head."""
-
-    def answer(self, row: dict[str, Any], form: str = ".3f") -> str:
-        """The number."""
-        return format(float(row["predictions"]), form)
 
 
 def read_huggingface(folder: Path) -> TaskPredictor | None:
@@ -106,8 +98,7 @@ def _predictor(folder: Path, config: Mapping[str, Any]) -> TaskPredictor:
     }
     hparams |= settings.get("hparams", {})
     config = FinetuningConfig.from_hparams(str(folder), "model", hparams)
-    make = _Number if of_type.head is NumberHead else of_type.task
-    task = make(kind, config, Tokenizer(vocab, *found.tokenizer_config))
+    task = of_type.task(kind, config, Tokenizer(vocab, *found.tokenizer_config))
     task.usual_columns, task.num_texts = [*map(tuple, columns)], len(columns[0])
     usual = task.settings()
     task.settings = lambda: usual | settings  # what an input file has where
@@ -117,6 +108,8 @@ def _predictor(folder: Path, config: Mapping[str, Any]) -> TaskPredictor:
     from electra_tf.finetune.model import build_finetuning_model
 
     head = registry.head_of(facts, config)
+    if isinstance(head, NumberHead):
+        head = dataclasses.replace(head, is_bounded=False)
     if len(theirs.layers) > 1:
         head = dataclasses.replace(head, has_hidden_layer=True)
     model = build_finetuning_model(config, {kind: head}, dtype="float32")
@@ -286,7 +279,7 @@ class TaskPredictor(Predictor):
         self.max_seq_length = trained.config.max_seq_length
         self._num_heads = len(trained.model.heads)
         self._run = functools.partial(
-            *(head_outputs, trained.model, task.name, trained.config)
+            *(head_outputs, trained.model, task, trained.config)
         )
 
     def read_inputs(self, source: Source) -> Iterator[Input]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from electra_tf.errors import EXIT_DIVERGED, UserError
 from electra_tf.finetune.inputs import Input, Source, shown
-from electra_tf.finetune.task import Head
+from electra_tf.finetune.task import Head, plain
 from electra_tf.inference import scoring
 from electra_tf.inference.scoring import (
     METHODS,
@@ -346,15 +346,6 @@ class Model:
             values = row[1 + window.first : 1 + window.last]
             found[window.text][window.start : end] = values
         return found
-
-
-def plain(value: Any) -> Any:
-    """A tensor, an array or one of its values as Python values; bytes as text."""
-    value = value.numpy() if hasattr(value, "numpy") else value
-    value = value.tolist() if hasattr(value, "tolist") else value
-    if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 @dataclasses.dataclass(eq=False, repr=False)

@@ -15,8 +15,9 @@ from electra_tf.errors import UserError
 from electra_tf.finetune.inputs import Input, Source
 from electra_tf.finetune.registry import TYPES
 from electra_tf.finetune.results import hparams_in
+from electra_tf.finetune.task import plain
 from electra_tf.inference import finetuned, pretrained_model
-from electra_tf.inference.model import Model, Predictor, plain
+from electra_tf.inference.model import Model, Predictor
 from electra_tf.inference.scoring import chunks
 from electra_tf.paths import local_of, readable_by_tensorflow
 from electra_tf.storage.manifest import saved_model_in, verify_folder
