@@ -24,7 +24,7 @@ from electra_tf.data.batch_order import batch_indices
 from electra_tf.errors import as_user_error
 from electra_tf.finetune.model import SHARED, FinetuningModel
 from electra_tf.finetune.preprocessing import FeatureStore
-from electra_tf.finetune.task import Task, facts_of
+from electra_tf.finetune.task import TaskFacts
 
 _ENDLESS = 1 << 62
 # Lengths are multiples of this: products of odd sizes are slow.
@@ -167,7 +167,7 @@ def num_parts(config: FinetuningConfig, lengths: np.ndarray, *, seed: int) -> in
 
 def head_outputs(
     model: FinetuningModel,
-    task: Task,
+    facts: TaskFacts,
     config: FinetuningConfig,
     store: FeatureStore,
     on_batch: Callable[[int], None] = lambda done: None,
@@ -184,7 +184,7 @@ def head_outputs(
     lengths = evaluation_buckets(config, store.lengths)
     shapes = _shapes(store, size, None).items()
     specs = {name: tf.TensorSpec(shape, store[name].dtype) for name, shape in shapes}
-    outputs = model.traced(facts_of(task), specs)
+    outputs = model.traced(facts, specs)
 
     def compute(index):
         batch = _batch(store, index, size, lengths)

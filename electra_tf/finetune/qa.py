@@ -22,7 +22,7 @@ import numpy as np
 from electra_tf.errors import JSON_ERRORS, UserError
 from electra_tf.finetune import inputs, qa_answers
 from electra_tf.finetune.inputs import Input, Source, refuse, shown
-from electra_tf.finetune.qa_answers import Answers, QAScorer, decode
+from electra_tf.finetune.qa_answers import QAScorer
 from electra_tf.finetune.task import (
     DELIMITER,
     FLAG,
@@ -32,6 +32,7 @@ from electra_tf.finetune.task import (
     Task,
     TaskType,
     cross_entropy,
+    plain,
     rounded,
     write_jsonl,
 )
@@ -688,22 +689,30 @@ class QATask(Task):
         name, context = str(fields.get("id", number)), fields["context"]
         return QAExample(number, name, fields["question"], context, *_words_of(context))
 
+    @functools.cached_property
+    def _answer(self):
+        """See `qa_graph.traced`; made once."""
+        from electra_tf.finetune import qa_graph
+
+        return qa_graph.traced(self.config, self.is_v2)
+
     def prediction(self, example, rows: list[dict[str, Any]]) -> dict[str, Any]:
         """The answer as it stands in the text, and where, by characters."""
-        return self._prediction(example, decode(self, example, rows))
+        from electra_tf.finetune import qa_graph
 
-    def _prediction(self, example: QAExample, found: Answers) -> dict[str, Any]:
-        place, text = slice(-1, -1), ""
-        if found.best.tokens:
-            place = self._slice(self._document(example), *found.best.tokens)
-            text = example.context[place]
-        share = qa_answers.probabilities(found.nbest)[found.nbest.index(found.best)]
-        row = {"answer": text, "start": place.start, "end": place.stop}
-        row |= {"score": found.best.score, "probability": share}
-        if self.is_v2:
-            has = found.null_odds <= self.config.qa_na_threshold
-            row |= {"null_odds": found.null_odds, "has_answer": has}
-        return SpanHead.prediction({}, row)
+        document, windows = self._document(example), self.windows(example)
+        outputs = {k: np.array([row[k] for row in rows]) for k in (rows or [{}])[0]}
+        values = np.zeros([0, qa_graph.num_values(self.config)], np.float32)
+        values = qa_graph.window_values(outputs, self.config) if rows else values
+        shown = np.array([(0, x.places[0], len(x.places), x.shift) for x in windows])
+        row, first, length, shift = shown.astype(np.int32).reshape(-1, 4).T
+        places = qa_graph.Windows(row, first, length, first + shift)
+        tokens = range(len(document.tokens))
+        offsets = [self._characters(document, token) for token in tokens]
+        offsets = np.array(offsets, np.int32).reshape(-1, 2).T
+        text = [tokenization.encoded(example.context)]
+        found = self._answer(values, places, *offsets, text)
+        return SpanHead.prediction({}, {k: plain(v)[0] for k, v in found.items()})
 
     def write_predictions(self, split, scorer, directory) -> list[str]:
         """Answers, n-best lists and null odds in SQuAD's form; JSONL of `prediction`.
@@ -732,7 +741,7 @@ class QATask(Task):
         for example in self.read(split):
             row = {"id": example.question_id, "question": example.question}
             row |= {"context": example.context}
-            row |= self._prediction(example, scorer.decoded[example.question_id])
+            row |= self.prediction(example, scorer.windows[example.eid])
             row |= {"correct": [*example.answers]} if split == "dev" else {}
             rows.append(row)
         return [*paths, write_jsonl(folder / f"{self.name}_{split}.jsonl", rows)]

@@ -361,13 +361,19 @@ class QAScorer(Scorer):
         self._task, self._split = task, split
 
     @functools.cached_property
+    def windows(self) -> dict[int, list[dict[str, Any]]]:
+        """The outputs for the windows of each example, when all are there."""
+        found = collections.defaultdict(list)
+        for row in self.rows:
+            found[int(row["eid"]) // WINDOWS_PER_EXAMPLE].append(row)
+        return found
+
+    @functools.cached_property
     def decoded(self) -> dict[str, Answers]:
         """The answers by the questions' ids, found when all outputs are there."""
-        task, windows = self._task, collections.defaultdict(list)
-        for row in self.rows:
-            windows[int(row["eid"]) // WINDOWS_PER_EXAMPLE].append(row)
+        task, outputs = self._task, self.windows
         examples = task.read(self._split)
-        return {e.question_id: decode(task, e, windows[e.eid]) for e in examples}
+        return {e.question_id: decode(task, e, outputs[e.eid]) for e in examples}
 
     @property
     def predictions(self) -> dict[str, str]:

@@ -8,6 +8,8 @@ Shapes: B questions, W windows of all their texts, K spans of a window, L length
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -17,7 +19,7 @@ from electra_tf.finetune.qa_answers import Answer
 from electra_tf.finetune.task import ServedModel
 from electra_tf.text import tf_packing
 from electra_tf.text.tf_packing import EncoderInputs
-from electra_tf.text.tf_tokenization import TokensInText, characters
+from electra_tf.text.tf_tokenization import characters
 
 _NOTHING = Answer(qa_answers.NO_SPAN, 0.0, 0.0)
 # Outputs of a head that predicts the end from the start.
@@ -25,12 +27,13 @@ _JOINT = ("start_top_index", "start_top_log_probs")
 _JOINT += ("end_top_index", "end_top_log_probs")
 
 
-class _Windows(NamedTuple):
+class Windows(NamedTuple):
     """The windows on the texts of a batch, in order; [W] each."""
 
     row: tf.Tensor  # int32, the question
     first: tf.Tensor  # int32, the first token, of all the batch's
     length: tf.Tensor  # int32
+    offset: tf.Tensor  # int32, where they begin in the packed sequence
 
 
 class _Spans(NamedTuple):
@@ -43,46 +46,88 @@ class _Spans(NamedTuple):
 
 
 def answers(model: ServedModel, question: tf.Tensor, context: tf.Tensor):
-    """The best answer to each question in its text, string [B] each.
+    """The best answer to each question in its text, string [B] each; see `answer`."""
+    config, tokenizer = model.config, model.tokenizer
+    both = "question and context"
+    question, context = tf_packing.of_same_rows(both, question, context)
+    query = tokenizer.tokenize(question)[:, : config.max_query_length]
+    document = tokenizer.tokenize_with_offsets(context)
+    windows = windows_on(document.ids, query, config)
+    places = tf.ragged.range(windows.first, windows.first + windows.length)
+    values = tf_packing.map_rows(
+        lambda inputs: window_values(model.outputs(inputs), config),
+        [tf.gather(query, windows.row), tf.gather(document.ids.flat_values, places)],
+        *(tokenizer.vocab, num_values(config)),
+        least_length=_beam(config),
+    )
+    offsets = document.starts, document.ends
+    return answer(config, values, windows, *offsets, context, has_null(model))
+
+
+def answer(
+    config,
+    values: tf.Tensor,
+    windows: Windows,
+    starts: tf.RaggedTensor,
+    ends: tf.RaggedTensor,
+    context: tf.Tensor,
+    has_null: bool,
+) -> dict[str, tf.Tensor]:
+    """The best answers in texts.
+
+    Args:
+      values: `window_values` of all windows.
+      starts: where each token begins in its text; int32 [B, (tokens)] in characters.
+      ends: where it ends.
+      context: the texts, string [B].
+      has_null: whether questions may have no answer.
 
     Returns: answer string, start and end int32 (characters of context; -1 and "" where
     no span is possible), score float32 (of start and end, which ranks answers) and
     probability float32 (of start times end, in its window; 1 where no span is
     possible); of a task with questions that have no answer also null_odds float32 and
-    has_answer bool (null_odds up to qa_na_threshold).
+    has_answer bool (null_odds up to qa_na_threshold). [B] each.
     """
-    config, tokenizer = model.config, model.tokenizer
-    beam = _beam(config)
-    count = beam * beam
-
-    def network(inputs: EncoderInputs) -> tf.Tensor:
-        outputs = model.outputs(inputs)
-        spans = tf.concat([tf.cast(x, tf.float32) for x in _spans(outputs, config)], 1)
-        return tf.concat([spans, _null_score(outputs, config)[:, None]], 1)
-
-    both = "question and context"
-    question, context = tf_packing.of_same_rows(both, question, context)
-    query = tokenizer.tokenize(question)[:, : config.max_query_length]
-    rows = tf.shape(question)[0]
-    document = tokenizer.tokenize_with_offsets(context)
-    windows = windows_on(document.ids, query, config)
-    queries = tf.gather(query, windows.row)
-    places = tf.ragged.range(windows.first, windows.first + windows.length)
-    parts = tf.gather(document.ids.flat_values, places)
-    values = tf_packing.map_rows(
-        network, [queries, parts], tokenizer.vocab, 4 * count + 1, least_length=beam
-    )
-    *spans, null = tf.split(values, [count] * 4 + [1], axis=1)
-    offset = tf.cast(queries.row_lengths(), tf.int32) + 2
-    best = _best(_Spans(*spans), windows, offset, document, rows, config)
-    found = _in_text(best, document, context)
-    if not has_null(model):
+    *spans, null = tf.split(values, [_beam(config) ** 2] * 4 + [1], axis=1)
+    rows, tokens = tf.shape(context)[0], tf.size(starts.flat_values)
+    best = _best(_Spans(*spans), windows, tokens, rows, config)
+    found = _in_text(best, starts.flat_values, ends.flat_values, context)
+    if not has_null:
         return found
     lowest = tf.math.unsorted_segment_min(null[:, 0], windows.row, rows)
     odds = lowest if config.answerable_classifier else lowest - found["score"]
     surely_none = qa_answers.null_odds(config, [], _NOTHING)
-    odds = tf.where(document.ids.row_lengths() > 0, odds, surely_none)
+    odds = tf.where(starts.row_lengths() > 0, odds, surely_none)
     return found | {"null_odds": odds, "has_answer": odds <= config.qa_na_threshold}
+
+
+def traced(config, has_null: bool) -> Callable:
+    """A function of the outputs for the windows on one text, and of the text.
+
+    It takes `window_values`, `Windows` (their row is 0), the characters where tokens
+    begin and end, int32 [tokens], and the text, string [1].
+    """
+    numbers = tf.TensorSpec([None], tf.int32)
+    specs = [tf.TensorSpec([None, num_values(config)]), Windows(*[numbers] * 4)]
+    specs += [numbers, numbers, tf.TensorSpec([1], tf.string)]
+
+    @functools.partial(tf.function, input_signature=specs, autograph=False)
+    def answer_one(values, windows, starts, ends, context):
+        offsets = (tf.RaggedTensor.from_tensor(x[None]) for x in (starts, ends))
+        return answer(config, values, windows, *offsets, context, has_null)
+
+    return answer_one
+
+
+def num_values(config) -> int:
+    """The width of `window_values`."""
+    return 4 * _beam(config) ** 2 + 1
+
+
+def window_values(outputs: Mapping[str, tf.Tensor], config) -> tf.Tensor:
+    """The spans of windows and their scores of no answer: float32 [W, 4 K + 1]."""
+    spans = [*_spans(outputs, config), _null_score(outputs, config)[:, None]]
+    return tf.concat([tf.cast(x, tf.float32) for x in spans], 1)
 
 
 def outputs(model: ServedModel, inputs: EncoderInputs) -> dict[str, tf.Tensor]:
@@ -105,7 +150,7 @@ def outputs(model: ServedModel, inputs: EncoderInputs) -> dict[str, tf.Tensor]:
     return kept | {"start_logits": kept["start_logits"][:, :length]}
 
 
-def windows_on(document: tf.RaggedTensor, query: tf.RaggedTensor, config) -> _Windows:
+def windows_on(document: tf.RaggedTensor, query: tf.RaggedTensor, config) -> Windows:
     """The windows of `QATask`: as long as fits beside the question, a stride apart.
 
     Raises `UserError` where a long question leaves no room for any.
@@ -122,7 +167,8 @@ def windows_on(document: tf.RaggedTensor, query: tf.RaggedTensor, config) -> _Wi
     start = number * tf.gather(stride, row)
     length = tf.minimum(tf.gather(total, row) - start, tf.gather(room, row))
     first = tf.cast(tf.gather(document.row_starts(), row), tf.int32) + start
-    return _Windows(row, first, length)
+    offset = tf.cast(tf.gather(query.row_lengths(), row), tf.int32) + 2
+    return Windows(row, first, length, offset)
 
 
 def _beam(config) -> int:
@@ -130,7 +176,7 @@ def _beam(config) -> int:
     return config.beam_size if config.joint_prediction else config.n_best_size
 
 
-def _spans(outputs: dict[str, tf.Tensor], config) -> _Spans:
+def _spans(outputs: Mapping[str, tf.Tensor], config) -> _Spans:
     """The spans of the best starts with their (joint), or with the best, ends."""
     if config.joint_prediction:
         best_starts = outputs["start_top_log_probs"], outputs["start_top_index"]
@@ -150,22 +196,21 @@ def _spans(outputs: dict[str, tf.Tensor], config) -> _Spans:
     return _Spans(*(tf.reshape(x, [-1, _beam(config) ** 2]) for x in spans))
 
 
-def _null_score(outputs: dict[str, tf.Tensor], config) -> tf.Tensor:
+def _null_score(outputs: Mapping[str, tf.Tensor], config) -> tf.Tensor:
     """[W]: how little a window answers the question."""
     if config.answerable_classifier:
         return outputs["answerable_logit"]
     return outputs["start_logits"][:, 0] + outputs["end_logits"][:, 0]
 
 
-def _best(spans, windows, offset, document, rows, config):
+def _best(spans, windows: Windows, tokens, rows, config):
     """(span [B]: token where it starts, where it ends, score, probability)."""
     first = windows.first[:, None]
-    start = tf.cast(spans.start, tf.int32) - offset[:, None]
-    end = tf.cast(spans.end, tf.int32) - offset[:, None]
+    start = tf.cast(spans.start, tf.int32) - windows.offset[:, None]
+    end = tf.cast(spans.end, tf.int32) - windows.offset[:, None]
     length = windows.length[:, None]
     inside = (start >= 0) & (end < length) & (end >= start)
     inside &= end - start < config.max_answer_length
-    tokens = tf.size(document.ids.flat_values)
     start_there = tf.clip_by_value(start, 0, length - 1)
     possible = inside & _shows_most(windows, start_there, tokens)
     score = tf.where(possible, spans.score, spans.score.dtype.min)
@@ -192,7 +237,7 @@ def _best(spans, windows, offset, document, rows, config):
     )
 
 
-def _shows_most(windows: _Windows, place: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
+def _shows_most(windows: Windows, place: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
     """Whether no other window shows more around a token; bool [W, K].
 
     Args:
@@ -213,15 +258,15 @@ def _shows_most(windows: _Windows, place: tf.Tensor, tokens: tf.Tensor) -> tf.Te
     return at == tf.range(tf.size(windows.row))[:, None]
 
 
-def _in_text(best, document: TokensInText, context) -> dict[str, tf.Tensor]:
+def _in_text(best, starts, ends, context) -> dict[str, tf.Tensor]:
     """The answer's characters."""
     found, first, last, score, probability = best
 
     def offsets(values, token):
-        flat = tf.concat([values.flat_values, [0]], 0)
+        flat = tf.concat([values, [0]], 0)
         return tf.gather(flat, tf.where(found, token, tf.size(flat) - 1))
 
-    start, end = offsets(document.starts, first), offsets(document.ends, last)
+    start, end = offsets(starts, first), offsets(ends, last)
     return {
         "answer": characters(context, tf.range(tf.size(start)), start, end),
         "start": tf.where(found, start, tf_packing.NO_OFFSET),

@@ -29,7 +29,7 @@ from electra_tf.finetune.model import (
     load_encoder,
     training_task,
 )
-from electra_tf.finetune.task import Scorer, Task, write_facts
+from electra_tf.finetune.task import Scorer, Task, facts_of, write_facts
 from electra_tf.interop import readers
 from electra_tf.interop.checkpoint import FINETUNE, CheckpointInfo
 from electra_tf.paths import shown
@@ -194,7 +194,8 @@ def score(run: Run, model, task, split: str) -> Scorer:
         progress.update(done, {})
 
     try:
-        for row in batches.head_outputs(model, task, config, store, on_batch):
+        facts = facts_of(task)
+        for row in batches.head_outputs(model, facts, config, store, on_batch):
             scorer.update(row)
     finally:
         progress.close()

@@ -28,7 +28,7 @@ from electra_tf.finetune.classification import NumberHead
 from electra_tf.finetune.inputs import Input, Source, shown
 from electra_tf.finetune.results import hparams_in
 from electra_tf.finetune.tag_schemes import stored_scheme
-from electra_tf.finetune.task import FACTS_FILE, Task, TaskFacts, read_facts
+from electra_tf.finetune.task import FACTS_FILE, Task, TaskFacts, facts_of, read_facts
 from electra_tf.inference.model import Predictor
 from electra_tf.inference.scoring import chunks
 from electra_tf.interop import huggingface, readers
@@ -279,7 +279,7 @@ class TaskPredictor(Predictor):
         self.max_seq_length = trained.config.max_seq_length
         self._num_heads = len(trained.model.heads)
         self._run = functools.partial(
-            *(head_outputs, trained.model, task, trained.config)
+            *(head_outputs, trained.model, facts_of(task), trained.config)
         )
 
     def read_inputs(self, source: Source) -> Iterator[Input]:

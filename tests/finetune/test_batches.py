@@ -10,6 +10,7 @@ from electra_tf.finetune import batches
 from electra_tf.finetune.batches import head_outputs, num_parts
 from electra_tf.finetune.model import FinetuningModel, training_task
 from electra_tf.finetune.preprocessing import FeatureStore
+from electra_tf.finetune.task import TaskFacts
 from tests.helpers.tiny_finetuning import TINY
 
 # Mostly short, like the sentences of CoLA; one long example.
@@ -58,6 +59,10 @@ HPARAMS = {"task_names": ["a", "b"], "vocab_size": 9, "tasks": {"a": TASK, "b": 
 CONFIG = FinetuningConfig.from_hparams("D", "m", TINY | HPARAMS)
 
 
+LABELS = {"a": ("x", "y"), "b": ("x", "y", "z")}
+FACTS = {k: TaskFacts(k, "classification", names) for k, names in LABELS.items()}
+
+
 def store_of(task: str, count: int) -> FeatureStore:
     rng = np.random.default_rng(1)
     ids = rng.integers(1, 9, (count, 24), np.int32)
@@ -79,7 +84,7 @@ def model():
 
 
 def logits(model, task, count):
-    found = head_outputs(model, task, CONFIG, store_of(task, count))
+    found = head_outputs(model, FACTS[task], CONFIG, store_of(task, count))
     return np.array([row["logits"] for row in found])
 
 
@@ -103,7 +108,7 @@ def test_outputs_are_in_order_and_independent_of_the_batch(model, monkeypatch):
     store = store_of("a", 30)
     monkeypatch.setattr("electra_tf.finetune.batches._WINDOW", 16)
     counts = []
-    found = head_outputs(model, "a", CONFIG, store, counts.append)
+    found = head_outputs(model, FACTS["a"], CONFIG, store, counts.append)
     found = np.array([row["logits"] for row in found])
     batch = {name: tf.constant(store[name]) for name in store}
     expected = model(batch).outputs["a"]["logits"]

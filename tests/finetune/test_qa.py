@@ -72,6 +72,39 @@ def test_predictions_of_a_test_set_need_no_scores(tmp_path):
     assert files["nbest.json"]["a"][0]["text"] == "dog"
 
 
+@pytest.mark.parametrize("is_joint", [True, False])
+def test_answers_are_those_that_are_scored(tmp_path, is_joint):
+    """The answer of the graph against the original's decoding, in windows."""
+    train = squad(question(answers=[], is_impossible=True))
+    more = {"joint_prediction": is_joint, "answerable_classifier": is_joint}
+    sizes = {"doc_stride": 4, "n_best_size": 6, "beam_size": 6, "max_answer_length": 4}
+    more |= sizes | {"has_impossible": True, "max_seq_length": 16}
+    task = task_on(tmp_path, train, **more)
+    rng, answers = np.random.default_rng(3), set()
+    for number in range(40):
+        context = " ".join(rng.choice(["the", "dogs", "é", "ran."], number % 20))
+        fields = {"question": "who ?"[: 5 - number % 6], "context": context}
+        example, rows = task.input_example(number, fields), []
+        for _ in task.featurize(example, False):
+            row = {name: rng.normal(size=16) for name in ("start_logits", "end_logits")}
+            row |= {"answerable_logit": rng.normal()}
+            if is_joint:
+                row["start_top_log_probs"] = rng.normal(size=6)
+                row["end_top_log_probs"] = rng.normal(size=(6, 6))
+                row["start_top_index"] = rng.permutation(16)[:6]
+                row["end_top_index"] = rng.permuted([[*range(16)]] * 6, axis=1)[:, :6]
+            rows.append({k: np.asarray(v, np.float32) for k, v in row.items()})
+        expected = qa_answers.decode(task, example, rows)
+        found = task.prediction(example, rows)
+        text = expected.best.text if expected.best.tokens else ""
+        answers.add(text)
+        assert found["answer"] == text
+        assert found["start"] is None or context[found["start"] :].startswith(text)
+        assert found["score"] == pytest.approx(expected.best.score, abs=1e-5)
+        assert found["null_odds"] == pytest.approx(expected.null_odds, abs=1e-5)
+    assert "" in answers and len(answers) > 20
+
+
 def test_submission_applies_the_threshold(tmp_path):
     """The official script has none."""
     asked = [{"id": n, "question": "who ?"} for n in ("a", "b", "c")]

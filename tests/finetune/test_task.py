@@ -21,7 +21,7 @@ from electra_tf.finetune.task import write_facts
 from electra_tf.interop import networks
 from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import Vocabulary
-from tests.helpers.own_task import own_tasks, write_files
+from tests.helpers.own_task import own_tasks, with_answer, write_files
 from tests.helpers.runs import SPECIAL, refused
 
 WORDS = ["the", "dog", "cat", "sat", "ran", "paris", "##s", "?", ".", "who"]
@@ -252,7 +252,8 @@ def test_features_depend_on_the_scale_of_the_training_scores(data):
         tasks = tasks_of(data, "mine", tasks=given)
         store = preprocessing.features(tasks[0].config, tasks, "dev", False)
         assert store["mine:targets"].tolist() == [0.0, 2 / highest]
-        assert tasks[0].answer({"predictions": 0.25}) == f"{highest / 4:.3f}"
+        row = with_answer(tasks[0], {"logits": [0.25]})
+        assert tasks[0].prediction(None, [row]) == {"value": highest / 4}
 
 
 def test_features_are_rebuilt_for_other_data_or_hparams(data):
@@ -309,8 +310,8 @@ def test_glue_files_have_the_official_form(data):
     [task] = tasks_of(data, "rte")
     scorer = task.scorer("test")
     for eid, prediction in ((1, 0), (0, 1)):
-        row = {"eid": eid, "predictions": prediction, "logits": [0.25, 0.5]}
-        scorer.update(row)
+        row = {"eid": eid, "logits": [1 - prediction, prediction]}
+        scorer.update(with_answer(task, row))
     paths = task.write_predictions("test", scorer, str(data / "out"))
     assert [path.rpartition("/")[2] for path in paths] == [
         "rte_test.jsonl",
@@ -463,7 +464,7 @@ def test_several_classes_for_a_text(tmp_path):
     for eid, logits in enumerate(([2.0, 1.0, -1.0], [-1.0, -1.0, -1.0])):
         gold = next(task.featurize(task.read("dev")[eid], False))["label_flags"]
         row = {"eid": eid, "label_flags": gold, "logits": logits, "loss": 0.5}
-        scorer.update(row)
+        scorer.update(with_answer(task, row))
     results = dict(scorer.get_results())
     assert results["f1"] == 50.0 and results["exact_match"] == 50.0
     assert scorer.details()["classes"]["z"]["recall"] == 0.0
