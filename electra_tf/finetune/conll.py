@@ -12,7 +12,7 @@ from __future__ import annotations
 import collections
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from electra_tf.errors import UserError
@@ -47,14 +47,13 @@ class Layout(NamedTuple):
     Attributes:
       words, tags: columns, from 0; tags None: they are not read.
       width: columns of a line.
-      is_numbered: the first column counts the words.
       has_header: the first line names the columns.
+      is_tabbed: they are separated by tabs.
     """
 
     words: int = 0
     tags: int | None = None
     width: int = 1
-    is_numbered: bool = False
     has_header: bool = False
     is_tabbed: bool = False
 
@@ -69,60 +68,40 @@ def cells_of(line: str) -> list[str]:
 
 def _is_comment(line: str, cells: list[str], width: int) -> bool:
     """Whether a line is about its sentence; a word may be or begin with # as well."""
-    if len(cells) == width and not cells[0].startswith("# "):
-        return bool(_KEYED.match(line))
-    return bool(re.match(r"#+[ \t]", line) or _KEYED.match(line))
-
-
-def sentences(
-    lines: Iterator[str], layout: Layout, skipped: list[str] | None = None
-) -> Iterator[tuple[int, list[list[str]]]]:
-    """(number of its first line, cells of its lines) of each sentence.
-
-    Args:
-      skipped: takes the comments that are left out.
-    """
-    sentence: list[list[str]] = []
-    start = 1
-    for number, line in enumerate(itertools.chain(lines, [""]), start=1):
-        cells = [] if number == 1 and layout.has_header else cells_of(line)
-        if cells[:1] in ([], _BREAK):
-            if sentence:
-                yield start, sentence
-            sentence = []
-        elif _is_comment(line, cells, layout.width):
-            if skipped is not None:
-                skipped.append(line)
-        elif not (layout.is_numbered and _RANGE.fullmatch(cells[0])):
-            start = start if sentence else number
-            sentence.append(cells)
+    is_marked = len(cells) != width or cells[0].startswith("# ")
+    return bool(is_marked and re.match(r"#+[ \t]", line) or _KEYED.match(line))
 
 
 def sentences_of(
-    name: str,
-    lines: Iterator[str],
-    layout: Layout,
-    bad: Callable[[str, str], None],
-    skipped: list[str] | None = None,
+    name: str, lines: Iterable[str], layout: Layout, bad: Callable[[str, str], None]
 ) -> Iterator[Sentence]:
     """The words and tags in a file's lines.
 
     Args:
       bad: takes (where, what is wrong) of sentences that cannot be used.
     """
-    for first, rows in sentences(lines, layout, skipped):
-        is_wrong = (len(r) != layout.width or not r[layout.words] for r in rows)
-        wrong = next((number for number, x in enumerate(is_wrong) if x), None)
-        where = f"{name}, line {first + (wrong or 0)}"
-        if wrong is None:
+    places, rows = [], []
+    for number, line in enumerate(itertools.chain(lines, [""]), start=1):
+        cells = [] if number == 1 and layout.has_header else cells_of(line)
+        if cells[:1] not in ([], _BREAK):
+            # In CoNLL-U a range stands for several words, before them.
+            is_range = layout.words and _RANGE.fullmatch(cells[0])
+            if not (is_range or _is_comment(line, cells, layout.width)):
+                places.append(f"{name}, line {number}")
+                rows.append(cells)
+            continue
+        wrong = (len(r) != layout.width or not r[layout.words] for r in rows)
+        if (k := next((k for k, is_so in enumerate(wrong) if is_so), None)) is not None:
+            line = shown(" ".join(rows[k]))
+            what = f"has an empty word or not {layout.width} columns"
+            bad(places[k], f"{line} {what}")
+        elif rows:
             tags = None if layout.tags is None else [row[layout.tags] for row in rows]
-            yield Sentence(where, [row[layout.words] for row in rows], tags)
-        else:
-            line = shown(" ".join(rows[wrong]))
-            bad(where, f"{line} has an empty word or not {layout.width} columns")
+            yield Sentence(places[0], [row[layout.words] for row in rows], tags)
+        places, rows = [], []
 
 
-def width_of(lines: Sequence[str]) -> int:
+def width_of(lines: Iterable[str]) -> int:
     """The columns that most lines of a file have."""
     rows = [cells for cells in map(cells_of, lines) if cells[:1] not in ([], _BREAK)]
     words = [cells for cells in rows if not cells[0].startswith("#")]  # or comments
@@ -150,38 +129,34 @@ def layout_of(
     """
     first = next((cells_of(x) for x in lines if not x.startswith("#")), [])
     has_header = any(isinstance(c, str) and c in first for c in (words, tags))
-    width = width_of(lines[has_header:])
-    filled = [*filter(None, (line.rstrip(_BLANK) for line in lines))]
-    is_tabbed = sum("\t" in line for line in filled) * 2 > len(filled)
-    layout = Layout(width=width, has_header=has_header, is_tabbed=is_tabbed)
+    lines = lines[has_header:]
+    width = width_of(lines)
 
     def place(column: Named, default: int) -> int:
-        number = column
-        if isinstance(column, str):
-            number = first.index(column) + 1 if column in first else 0
-        if number is not None and not 0 < number <= width:
+        number = default + 1 if column is None else column
+        if isinstance(number, str):
+            number = first.index(number) + 1 if number in first else 0
+        if not 0 < number <= width:
             raise UserError(
                 f"{name} has {width} columns and no column {column!r}; its first line "
                 f"is {shown(' '.join(first))}.\nName columns by number, counted from 1."
             )
-        return default if number is None else number - 1
+        return number - 1
 
-    layout = layout._replace(words=place(words, 0))
-    if has_tags and (column := place(tags, width - 1)) != layout.words:
-        layout = layout._replace(tags=column)
-    parts = [rows for _, rows in sentences(iter(lines), layout)]
-    counted = [x for x in map(_is_counted, parts) if x is not None]
-    layout = layout._replace(is_numbered=sum(counted) * 2 > len(counted))
-    rows = [row for part in parts for row in part if len(row) == width]
-    columns = [*zip(*rows, strict=True)]
+    in_words = place(words, 0)
+    in_tags = place(tags, width - 1) if has_tags else in_words
+    rows = [
+        cells
+        for line in lines
+        if len(cells := cells_of(line)) == width and cells[:1] != _BREAK
+        if not _is_comment(line, cells, width)
+    ]
+    columns = [*zip(*rows, strict=True)] if width > 1 else []
     problem = None
-    if (
-        layout.is_numbered
-        and width > 1
-        and (words is None or has_tags and tags is None)
-    ):
-        problem = "the first column counts the words"
-    elif has_tags and tags is None and width > 2 and columns:
+    if (words is None or has_tags and tags is None) and columns:
+        if all(cell.isdecimal() or _RANGE.fullmatch(cell) for cell in columns[0]):
+            problem = "the first column counts the words"
+    if has_tags and tags is None and width > 2 and columns and not problem:
         *others, last = map(_classes, columns)
         # CoNLL-2003 has chunks, of other classes, before its names.
         if any(x and not (last and last.isdisjoint(x)) for x in others):
@@ -192,18 +167,11 @@ def layout_of(
             f"{name}: {problem} ({listed:.300}).\nName the columns in the task, "
             'counted from 1, such as "words": 2, "tags": 3, or remove the others.'
         )
-    return layout
-
-
-def _is_counted(rows: list[list[str]]) -> bool | None:
-    """Whether the first cells count the words; None (unknown) for a single word."""
-    firsts = [cells[0] for cells in rows if not _RANGE.fullmatch(cells[0])]
-    if len(firsts) < 2:
-        return None
-    if not all(first.isdecimal() for first in firsts):
-        return False
-    numbers = [*map(int, firsts)]
-    return numbers == [*range(numbers[0], numbers[0] + len(numbers))]
+    is_tabbed = any("\t" in x.rstrip(_BLANK) for x in lines if not x.startswith("#"))
+    return Layout(
+        *(in_words, None if in_tags == in_words else in_tags),
+        *(width, has_header, is_tabbed),
+    )
 
 
 def _classes(column: Sequence[str]) -> set[str]:

@@ -418,8 +418,12 @@ class TaggingTask(Task):
 
     def _sentences(self, split: str) -> list[Sentence]:
         """All sentences of a file that can be used."""
-        read = self._of_rows if self._has_lists(split) else self._of_lines
-        sentences = read(split)
+        if self._has_lists(split):
+            sentences = self._of_rows(split)
+        else:
+            path, bad = self.required(split), functools.partial(self.bad, split)
+            layout, lines = self.layout(split), Source.of(path).lines
+            sentences = conll.sentences_of(str(path), lines, layout, bad)
         if names := self.description.get("tag_names"):
             sentences = (x._replace(tags=_named(x.tags, names)) for x in sentences)
         return [*sentences]
@@ -428,9 +432,8 @@ class TaggingTask(Task):
         form = inputs.form_of(self.path(split))
         if form == "csv":
             raise UserError(
-                f"{self.path(split)}: tagging does not read .csv.\nWrite a word and "
-                "its tag on each line, a blank line between sentences (.tsv, .txt), or "
-                "lists of words and tags (.jsonl)."
+                f"{self.path(split)}: tagging reads no .csv, but lines of a word and "
+                "its tag, with\na blank line between sentences, or lists in .jsonl."
             )
         return form in ("json", "jsonl", "parquet")
 
@@ -446,14 +449,6 @@ class TaggingTask(Task):
                 yield sentence
             except ValueError as error:
                 self.bad(split, where, str(error))
-
-    def _of_lines(self, split: str) -> Iterator[Sentence]:
-        path, layout, skipped = self.required(split), self.layout(split), []
-        lines, bad = iter(Source.of(path).lines), functools.partial(self.bad, split)
-        yield from conll.sentences_of(str(path), lines, layout, bad, skipped)
-        if skipped:
-            what = f"comment lines are left out, as {shown(skipped[0])}"
-            self.remark(split, what, len(skipped))
 
     def layout_of(self, split: str) -> conll.Layout:
         """The columns of a file; the description names some."""
