@@ -555,9 +555,9 @@ class TextTask(Task):
                     f"is nothing to learn{skipped}."
                 )
             # pandas writes 1.0 for 1 in a column with an empty cell.
-            wholes = {x: re.fullmatch(r"(-?\d+)\.0+", x) for x in labels}
-            if both := [x for x, m in wholes.items() if m and m[1] in labels]:
-                whole = wholes[both[0]][1]
+            wholes = (re.fullmatch(r"(-?\d+)\.0+", label) for label in labels)
+            if both := [m[0] for m in wholes if m and m[1] in labels]:
+                whole = both[0].partition(".")[0]
                 yield (
                     f"{train} has the labels {whole} and {both[0]}, one number.\nWrite "
                     "each class in one way."
@@ -662,8 +662,8 @@ def _range(examples: Sequence[InputExample]) -> tuple[float, float]:
     return min(numbers, default=0.0), max(numbers, default=1.0)
 
 
-# The labels of a text as a vector: 1 0 0, 1,0,0, 100, [1. 0. 0.].
-_VECTOR = re.compile(r"\W*[01](\.0*)?(\W*[01](\.0*)?)+\W*")
+# A label of a vector: 1 0 0, 100, [1. 0. 0.], or 1 of 1, 0, 0.
+_BITS = re.compile(r"[^\w+-]*[01]([01]|[^\w+-])*")
 
 
 def _split(label: Any, separator: str) -> tuple[str, ...] | None:
@@ -764,26 +764,20 @@ class MultilabelTask(TextTask):
         Raises `UserError` for a file whose labels are vectors of 0 and 1.
         """
         rows = [*super().rows(split)]
-        labels = [label for *_, label in rows]
-        is_one_column = not isinstance(self.description["label"], list)
-        if is_one_column and split == "train" and labels:
-            if all(_VECTOR.fullmatch(" ".join(label)) for label in labels):
-                raise UserError(
-                    f"task {self.name}: the labels of {self.path(split)} are vectors "
-                    "of 0 and 1.\nWrite the names of the classes, or give each class a "
-                    'column of its own: "label": ["joy", "fear"].'
-                )
-            if {*labels} == {("0",), ("1",)}:
-                raise UserError(
-                    f"task {self.name}: the labels of {self.path(split)} are 0 and 1. "
-                    "Use the type classification, or list columns in label."
-                )
-        flat = [name for label in labels for name in label]
-        if several := [name for name in flat if re.search(r"\w *[;|] *\w", name)]:
-            what = f'labels such as {shown(several[0])} are one class; "separator" '
-            self.remark(split, f"{what}of the task parts them", len(several))
+        labels = {name for *_, label in rows for name in label}
         numbers = enumerate(self.description.get("label_names", ()))
         names = {str(number): name for number, name in numbers}
+        is_read = names or isinstance(self.description["label"], list)
+        if (
+            not is_read
+            and split == "train"
+            and all(map(_BITS.fullmatch, labels or "-"))
+        ):
+            raise UserError(
+                f"task {self.name}: the labels of {self.path(split)} are vectors of 0 "
+                "and 1.\nWrite the names of the classes, or give each a column: "
+                '"label": ["joy", "fear"]. For one class use the type classification.'
+            )
         for where, eid, fields, label in rows:
             yield where, eid, fields, tuple({names.get(x, x): 0 for x in label})
 

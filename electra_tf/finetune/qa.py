@@ -82,25 +82,15 @@ def questions(source: Source) -> Iterator[Input]:
 
 def entries(source: Source) -> Iterator[tuple[str, Any]]:
     """(place, object with a context) for each."""
-    if source.form != "json":
-        for where, row in inputs.records(source, [("question", "context")]):
-            if None in row:
-                refuse(where, row[None])
-            # MRQA's first line has a header and nothing else.
-            if "header" not in row or "context" in row:
-                yield where, row
-        return
-    content = inputs.read_json(source)
-    found = content.get("data") if isinstance(content, Mapping) else content
-    if not isinstance(found, list):
-        raise _other_form(source.name, content)
-    for count, entry in enumerate(found):
-        paragraphs = entry.get("paragraphs") if isinstance(entry, Mapping) else None
-        if isinstance(paragraphs, list):
-            where = f"{source.name}, {entry.get('title', '?')!r}, paragraph "
+    for where, row in inputs.records(source, [("question", "context")]):
+        if None in row:
+            refuse(where, row[None])
+        if isinstance(paragraphs := row.get("paragraphs"), list):
+            where = f"{where}, {row.get('title', '?')!r}, paragraph "
             yield from ((f"{where}{i}", one) for i, one in enumerate(paragraphs))
-        else:
-            yield f"{source.name}, entry {count}", entry
+        # MRQA's first line has a header and nothing else.
+        elif "header" not in row or "context" in row:
+            yield where, row
 
 
 def _other_form(where: str, content: Any) -> UserError:
@@ -143,39 +133,26 @@ def _answers(entry: Mapping[str, Any]) -> list[Answer] | None:
     In a table its JSON, or the columns answer and answer_start.
     """
     value = entry.get("answers")
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except JSON_ERRORS:
-            what = f"answers is {shown(value)}, not JSON (json.dumps in Python)"
-            raise ValueError(what) from None
     if value is None and "answer" in entry:
         value = [{"text": entry["answer"], "answer_start": entry.get("answer_start")}]
+    if value is None:
+        return None
     try:
-        if isinstance(value, Mapping):
-            pairs = [*zip(value["text"], value["answer_start"], strict=True)]
+        found = json.loads(value) if isinstance(value, str) else value
+        if isinstance(found, Mapping):
+            pairs = [*zip(found["text"], found["answer_start"], strict=True)]
         else:
-            pairs = [
-                (one, None)
-                if isinstance(one, str)
-                else (one["text"], one.get("answer_start"))
-                for one in value or ()
-            ]
-        if not all(isinstance(text, str) for text, _ in pairs):
-            raise TypeError
+            texts = [{"text": x} if isinstance(x, str) else x for x in found]
+            pairs = [(x["text"], x.get("answer_start")) for x in texts]
+        if all(isinstance(text, str) for text, _ in pairs):
+            # pandas has 4.0 in columns with an empty cell.
+            return [(t, None if s in (None, "") else int(float(s))) for t, s in pairs]
     except JSON_ERRORS:
-        raise ValueError(
-            f'answers is {shown(value)}; expected [{{"text": ..., "answer_start": 4}}]'
-        ) from None
-    return None if value is None else [(text, _number(start)) for text, start in pairs]
-
-
-def _number(start: Any) -> int | None:
-    """A place; pandas has 4.0 in columns with an empty cell."""
-    try:
-        return None if start in (None, "") else int(float(start))
-    except (TypeError, ValueError):
-        raise ValueError(f"answer_start is {shown(start)}, not a number") from None
+        pass
+    raise ValueError(
+        f'answers is {shown(value)}; expected [{{"text": ..., "answer_start": 4}}], in '
+        "a table as JSON"
+    )
 
 
 def _spans(detected: Any) -> list[Answer] | None:

@@ -253,7 +253,8 @@ def test_features_depend_on_the_scale_of_the_training_scores(data):
         store = preprocessing.features(tasks[0].config, tasks, "dev", False)
         assert store["mine:targets"].tolist() == [0.0, 2 / highest]
         row = with_answer(tasks[0], {"logits": [0.25]})
-        assert tasks[0].prediction(None, [row]) == {"value": highest / 4}
+        example = tasks[0].read("dev")[0]
+        assert tasks[0].prediction(example, [row]) == {"value": highest / 4}
 
 
 def test_features_are_rebuilt_for_other_data_or_hparams(data):
