@@ -290,7 +290,8 @@ def train_vocabulary(corpus: str | Path, path: Path, vocab_size: int) -> str:
 def random_model(folder: Path, vocab_file: str, hparams: dict):
     """A `StoredModel` with random weights."""
     from electra_tf.config.pretraining import PretrainingConfig
-    from electra_tf.interop.checkpoint import StoredModel, empty_pretrainer
+    from electra_tf.interop.checkpoint import StoredModel
+    from electra_tf.pretrain.stored import empty_pretrainer
     from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 
     vocab = Vocabulary.load(vocab_file)

@@ -28,7 +28,7 @@ CORE = {
     "pretrain/sampling.py": "pretrain/test_sampling.py pretrain/test_gen* parity",
     "pretrain/objectives.py": "pretrain/test_[hmop]* parity",
     "pretrain/pretraining.py": "pretrain/test_[emp]* parity",
-    "pretrain/heads.py": "pretrain/test_[eghop]* parity",
+    "model/heads.py": "model/test_heads.py pretrain/test_[egop]* parity",
     "train/optimization.py": "train/test_opt* train/test_loop* parity",
     "data/record_making.py": "data parity scripts/test_build_pretraining_dataset.py",
     "text/tokenization.py": "text/test_tok* inference/test_det* parity",

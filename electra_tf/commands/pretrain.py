@@ -17,7 +17,6 @@ from electra_tf import cli
 from electra_tf.commands import shared_flags
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
 from electra_tf.config.run import read_config
-from electra_tf.interop import start
 from electra_tf.pretrain import launch
 from electra_tf.train.supervisor import parse_duration
 
@@ -51,4 +50,4 @@ def main(argv: list[str]) -> int:
         read_hparams(cli.FLAGS.hparams),
         read_config(cli.FLAGS.config),
     )
-    return launch.main(config, start.find, started, limit, dry_run=_DRY_RUN.value)
+    return launch.main(config, started, limit, dry_run=_DRY_RUN.value)

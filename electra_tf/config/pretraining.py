@@ -693,3 +693,29 @@ def data_folder(phase: Mapping[str, Any], phases: Sequence[Mapping[str, Any]]) -
 
 def _records_in(data_dir: str, folder: str) -> str:
     return os.path.join(escape(data_dir), folder, "pretrain_data.tfrecord*")
+
+
+def started_phases(hparams: Mapping[str, Any], step: int) -> list[dict[str, Any]]:
+    """The hparams of each phase of a run that started before a step.
+
+    Args:
+      hparams: the saved config of the run.
+    """
+    found, end = [], 0
+    for phase in hparams.get("phases") or [{}]:
+        if not found or end < step:
+            found.append({**hparams, **phase})
+        end += phase.get("num_train_steps", 0)
+    return found
+
+
+def switches(hparams: Mapping[str, Any]) -> list[int]:
+    """The steps at which a run goes from one phase to the next.
+
+    Args:
+      hparams: as `started_phases`.
+    """
+    if first := hparams.get("stage_one_steps"):
+        return [first]
+    steps = [phase["num_train_steps"] for phase in hparams.get("phases") or ()]
+    return list(itertools.accumulate(steps))[:-1]

@@ -20,6 +20,7 @@ from electra_tf.export import finetuned_task, saved_model
 from electra_tf.export.request import ExportRequest
 from electra_tf.export.signatures import NAMES, Check, ExportedModel, Servable
 from electra_tf.interop import cards, readers, verification
+from electra_tf.pretrain.stored import read
 from electra_tf.storage.atomic_folder import atomic_folder
 from electra_tf.text.vocabulary import write_settings, write_tokens
 
@@ -109,7 +110,7 @@ def export_onnx(request: ExportRequest) -> str:
         parts = {kind: saved_model.WHAT[kind](source) for kind in kinds}
     else:
         task = finetuned_task.task_of(request)
-        stored = readers.read(task.folder, task.config.vocab_file)
+        stored = read(readers.find(task.folder, print), task.config.vocab_file)
         source = task.source
         name = request.what.replace(":", ".")
         parts = {name: task.servable()}

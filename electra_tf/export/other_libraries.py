@@ -19,6 +19,7 @@ from electra_tf.interop import huggingface, networks, readers, tf1, verification
 from electra_tf.interop.cards import UNSTATED, Publication
 from electra_tf.interop.networks import ENCODER, Network
 from electra_tf.interop.task_heads import HEADS, TransformersHead
+from electra_tf.pretrain.stored import read
 from electra_tf.text.tf_packing import EncoderInputs
 
 
@@ -52,7 +53,7 @@ def write_task(
             f"{name} cannot be exported to Hugging Face: {reason}.\n"
             f"The encoder alone can: --init-checkpoint {task.folder} --what encoder."
         )
-    stored = readers.read(task.folder, task.config.vocab_file, log=log)
+    stored = read(readers.find(task.folder, log), task.config.vocab_file, log=log)
     [network] = networks.split(stored, "encoder").values()
     weights = {v.path: np.asarray(v) for v in task.variables}
     encoder = {k: v for k, v in weights.items() if k.startswith(ENCODER)}

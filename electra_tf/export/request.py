@@ -10,6 +10,7 @@ from electra_tf.config.run import run_directory
 from electra_tf.interop import readers
 from electra_tf.interop.cards import Publication
 from electra_tf.interop.checkpoint import CheckpointInfo, StoredModel
+from electra_tf.pretrain import stored
 
 
 class ExportRequest(NamedTuple):
@@ -65,4 +66,5 @@ class ExportRequest(NamedTuple):
         Args:
           slots: whether to read the optimizer's slots as well.
         """
-        return self.find_model().read(self.vocab_file, self.hparams, slots=slots)
+        found = self.find_model()
+        return stored.read(found, self.vocab_file, self.hparams, slots=slots)

@@ -16,8 +16,9 @@ from electra_tf.export import finetuned_task, parts
 from electra_tf.export.request import ExportRequest
 from electra_tf.export.signatures import Check, ExportedModel, Servable
 from electra_tf.interop import verification
-from electra_tf.interop.checkpoint import HEADS, StoredModel, empty_pretrainer
+from electra_tf.interop.checkpoint import HEADS, StoredModel
 from electra_tf.paths import readable_by_tensorflow, shown
+from electra_tf.pretrain.stored import empty_pretrainer
 from electra_tf.storage.atomic_folder import atomic_folders, next_version
 from electra_tf.storage.manifest import write_manifest
 

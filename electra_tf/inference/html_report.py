@@ -11,16 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from electra_tf.config.pretraining import PretrainingConfig
+from electra_tf.config.pretraining import PretrainingConfig, switches
 from electra_tf.errors import UserError
 from electra_tf.inference import detection
 from electra_tf.inference.detection import Html, fill
-from electra_tf.pretrain import history
 from electra_tf.pretrain.metrics import ALL_METRICS
 from electra_tf.storage.files import line_writer
 from electra_tf.storage.manifest import read_json
 from electra_tf.train.curves import plot_curves
-from electra_tf.train.reporting import SAMPLES, read_metrics
+from electra_tf.train.reporting import SAMPLES, data_of, read_metrics, results_of
 
 if TYPE_CHECKING:  # It loads TensorFlow.
     from electra_tf.inference.model import TokenPrediction
@@ -61,7 +60,7 @@ def write_report(
     config = config_of(model_dir)
     title = f"Pre-training of {model_dir.name}"
     parts = [fill("<h1>{title}</h1>", title=title)]
-    results = history.results_of(model_dir)
+    results = results_of(model_dir)
     if passages:
         scores = [detection.score(tokens) for _, tokens in passages]
         replaced, caught = map(sum, zip(*scores, strict=True))
@@ -81,7 +80,7 @@ def write_report(
     parts += _samples(model_dir)
     if results:
         parts.append(_metrics_table(results))
-    parts += _curves(model_dir, history.switches(config))
+    parts += _curves(model_dir, switches(config))
     rows = [(key, [json.dumps(value)]) for key, value in sorted(config.items())]
     settings = "<details><summary>config.json</summary>{table}</details>"
     parts.append(fill(f"<h2>Settings</h2>{settings}", table=_table(rows)))
@@ -120,7 +119,7 @@ def _metrics_table(results: dict) -> Html:
     return fill(
         '<h2>Evaluation</h2><p class="summary">{made_by} {data}.</p>{table}',
         made_by=made_by,
-        data=history.data_of(results),
+        data=data_of(results),
         table=_table(rows),
     )
 

@@ -26,8 +26,9 @@ from electra_tf.errors import UserError
 from electra_tf.inference.model import Model, TokenPrediction
 from electra_tf.inference.scoring import METHODS, chunks, windows_of
 from electra_tf.interop import readers
-from electra_tf.interop.checkpoint import HEADS, StoredModel, empty_pretrainer
+from electra_tf.interop.checkpoint import HEADS, StoredModel
 from electra_tf.paths import local_of
+from electra_tf.pretrain.stored import empty_pretrainer, read
 from electra_tf.storage.checkpoints import of_arrays
 from electra_tf.text import tokenization, word_list
 from electra_tf.text.tokenization import Tokenizer, each_text
@@ -69,7 +70,7 @@ def function_of(model: ElectraPretrainer, method: str, mask_id: int) -> Callable
     import tensorflow as tf
 
     from electra_tf.pretrain.generators import MaskedInputs
-    from electra_tf.pretrain.heads import log_probability
+    from electra_tf.pretrain.objectives import log_probability
 
     def electric(*texts):
         """-E(x)_t of every token (Electric paper, sections 2.1 and 2.4).
@@ -261,7 +262,7 @@ def load(path: str | os.PathLike) -> PretrainedModel:
     path = os.path.abspath(local_of(os.fspath(path)))
     startup.import_tensorflow()
     log = silent if found.run else functools.partial(print, file=sys.stderr)
-    stored = found.read(log=log, strict=False)
+    stored = read(found, log=log, strict=False)
     if any(name.startswith(HEADS) for name in stored.tensors):
         network = empty_pretrainer(stored.config, stored.vocab)
     else:

@@ -18,7 +18,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,14 +29,11 @@ from electra_tf.config.hparams import IDENTITY, names_in_roles
 from electra_tf.config.model import SIZES, ModelConfig, model_config
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import Log, silent
-from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.errors import UserError
 from electra_tf.storage import manifest
 from electra_tf.storage.checkpoints import SLOTS, StoredTensors
 from electra_tf.text import vocabulary
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
-
-if TYPE_CHECKING:
-    from electra_tf.pretrain.pretraining import ElectraPretrainer
 
 DISCRIMINATOR_HEAD = f"{objectives.DISCRIMINATOR_HEAD}/"
 GENERATOR_HEAD = f"{objectives.MASKED_LM_HEAD}/"
@@ -291,18 +288,17 @@ class CheckpointInfo:
         hparams: Mapping[str, Any] | None = None,
         log: Log = print,
         slots: bool = False,
-        strict: bool = True,
     ) -> StoredModel:
-        """The whole model, complete and consistent with its files and the hparams.
+        """The model, consistent with its files and the hparams.
+
+        `pretrain.stored` reads it whole: weights may be missing or unexpected here.
 
         Args:
           vocab_file: the vocabulary; None: the one beside the weights.
           hparams: fields that the files do not state; they must agree with them.
           slots: whether to read the optimizer's slots, twice as large, as well.
-          strict: whether another result of the library that wrote it is an error.
 
-        Raises `UserError`: 2 when something does not fit, 65 when weights are missing,
-        unexpected or of a wrong shape.
+        Raises `UserError` when something does not fit.
         """
         path = vocab_file or self.vocab_file
         if path is None:
@@ -343,11 +339,9 @@ class CheckpointInfo:
             *(config, vocab, tokenizer, tensors, {n: every.get(n) for n in moments}),
             *(step, self.origin, known),
         )
-        _check_complete(stored)
         self.check_trained(stored.step)
         if "do_lower_case" not in hparams:
             self.check_casing(vocab)
-        self.compare_with_library(log, strict)
         return stored
 
 
@@ -428,52 +422,6 @@ def fit_rows(
         return stored.get(name)[:size] if name in cut else stored.get(name)
 
     return StoredTensors(stored.origin, shapes, get)
-
-
-def empty_pretrainer(
-    config: PretrainingConfig, vocab: Vocabulary, dtype: str = "float32"
-) -> ElectraPretrainer:
-    """The model of a config, as files store it, with arbitrary weights."""
-    from electra_tf.pretrain.pretraining import build_pretrainer
-
-    ids = vocab.cls_id, vocab.sep_id, vocab.mask_id
-    return build_pretrainer(config, ids, dtype, at_rest=True)
-
-
-def shapes_of(
-    config: PretrainingConfig, vocab: Vocabulary
-) -> dict[str, tuple[int, ...]]:
-    """The names and shapes of a config's weights, none of which is made."""
-    import tensorflow as tf
-
-    # Layers know their shapes. In a tf.Graph each variable would take 20 operations.
-    one_for_all = tf.Variable(0.0)
-    with tf.variable_creator_scope(lambda *_, **__: one_for_all):
-        variables = empty_pretrainer(config, vocab).variables
-    return {v.path: tuple(v.shape) for v in variables}
-
-
-def _check_complete(stored: StoredModel) -> None:
-    """Raises `UserError` (65) unless each part has all its weights, in their shapes."""
-    expected = shapes_of(stored.config, stored.vocab)
-    if not any(name.startswith(HEADS) for name in stored.tensors):
-        expected = {k: v for k, v in expected.items() if not k.startswith(HEADS)}
-    problems = [f"{k} is missing" for k in sorted(expected.keys() - stored.tensors)]
-    for name, array in sorted(stored.tensors.items()):
-        if name not in expected:
-            problems.append(f"{name} is unexpected")
-        elif array.shape != expected[name]:
-            there, here = list(array.shape), list(expected[name])
-            problems.append(f"{name} has shape {there}, its place has {here}")
-        elif not np.isfinite(array).all():
-            problems.append(f"{name} is not finite")
-    if problems:
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise UserError(
-            f"{stored.origin} is not a whole model: {problems[0]}{more}.\n"
-            "Is it the right file, and of the ELECTRA family?",
-            EXIT_DAMAGED,
-        )
 
 
 # Config fields on one level.

@@ -12,20 +12,19 @@ import dataclasses
 import glob
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.objectives import translated
-from electra_tf.config.pretraining import PretrainingConfig
+from electra_tf.config.pretraining import PretrainingConfig, started_phases
 from electra_tf.console import Log
 from electra_tf.errors import EXIT_DAMAGED, LEFT, UserError
 from electra_tf.interop import checkpoint, huggingface, keras_hub, tf1
-from electra_tf.interop.checkpoint import CheckpointInfo, StoredModel
+from electra_tf.interop.checkpoint import CheckpointInfo
 from electra_tf.interop.networks import FOLDERS
 from electra_tf.paths import local_of
-from electra_tf.pretrain import history
 from electra_tf.storage import manifest
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.mirror import bring_model
@@ -109,28 +108,6 @@ def find(
     raise _no_model(folder)
 
 
-def read(
-    path: str | os.PathLike,
-    vocab_file: str | None = None,
-    hparams: Mapping[str, Any] | None = None,
-    log: Log = print,
-    allow_pytorch_bin: bool = False,
-    slots: bool = False,
-) -> StoredModel:
-    """Reads a model from a checkpoint prefix or a directory, whatever its format.
-
-    Args:
-      path: an original or own checkpoint prefix; a run's directory; a directory of an
-        original checkpoint, of Hugging Face or of KerasHub, or one that holds such
-        directories as `discriminator` and `generator`.
-      vocab_file, hparams, slots: see `CheckpointInfo.read`.
-      allow_pytorch_bin: see `find`.
-
-    Raises `UserError`: 2 for a path without such a model, 65 for a damaged one.
-    """
-    return find(path, log, allow_pytorch_bin).read(vocab_file, hparams, log, slots)
-
-
 def original_in(directory: str | os.PathLike, log: Log) -> CheckpointInfo | None:
     """The original's checkpoint that a run in this directory continues from.
 
@@ -167,7 +144,7 @@ def _checkpoint(prefix: str) -> CheckpointInfo:
     hparams, vocab_file = _config_of(run, found.vocab_file)
     known = checkpoint.fields_of_hparams(hparams) if hparams else dict(found.known)
     # A run's config.json has the values of its last phase, or of a later start.
-    phase = history.started_phases({**hparams, **settings}, saved.get("step", 0))[-1]
+    phase = started_phases({**hparams, **settings}, saved.get("step", 0))[-1]
     known |= {k: phase[k] for k in _MADE_WITH if phase.get(k) is not None}
     recorded = checkpoint.fields_of_hparams(identity)
     known |= {k: v for k, v in recorded.items() if k in checkpoint.OF_IDENTITY}

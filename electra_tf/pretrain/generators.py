@@ -21,9 +21,9 @@ from electra_tf.config.objectives import GENERATORS, MASKED_LM_HEAD, OBJECTIVES
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.model.dropout import fold_in
 from electra_tf.model.encoder import TextEncoder
+from electra_tf.model.heads import MaskedLMHead
 from electra_tf.model.layers import gather_positions
 from electra_tf.pretrain import masking, sampling
-from electra_tf.pretrain.heads import MaskedLMHead
 from electra_tf.pretrain.metrics import EPSILON
 
 

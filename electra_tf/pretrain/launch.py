@@ -7,7 +7,6 @@ Training, evaluation and dry run are in `run`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import Console
 from electra_tf.data import record_index
 from electra_tf.pretrain import shards
+from electra_tf.pretrain.start import find
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.mirror import Mirror, Outputs
 from electra_tf.text import word_list
@@ -25,7 +25,6 @@ from electra_tf.train.supervisor import Cluster, StopRequest, leave_at_once
 
 def main(
     config: PretrainingConfig,
-    find_start: Callable[..., Any],
     started: float,
     limit: float | None = None,
     dry_run: bool = False,
@@ -33,7 +32,6 @@ def main(
     """Trains or evaluates; returns the exit code.
 
     Args:
-      find_start: `interop.start.find`.
       started: time.monotonic() at the program's start.
       limit: seconds after which the run is saved and ends.
       dry_run: check everything, describe the run and write nothing.
@@ -76,7 +74,7 @@ def main(
         leave_at_once() if config.do_train else nothing,
         folder if chief else nothing,
     ):
-        start = find_start(config, vocab, checkpoints, console.log, is_chief=chief)
+        start = find(config, vocab, checkpoints, console.log, is_chief=chief)
         console.heading("Config:")
         for line in config.describe():
             console.log(line)

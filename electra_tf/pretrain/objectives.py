@@ -12,6 +12,7 @@ Shapes: B batch, L length, N masked positions, H width.
 from __future__ import annotations
 
 import importlib
+import math
 from typing import Any, NamedTuple
 
 import keras
@@ -20,16 +21,10 @@ import tensorflow as tf
 from electra_tf.config.model import ModelConfig
 from electra_tf.config.objectives import DISCRIMINATOR_HEAD, OBJECTIVES
 from electra_tf.config.pretraining import PretrainingConfig
+from electra_tf.model.heads import DiscriminatorPredictions, MaskedLMHead
 from electra_tf.pretrain import metrics
 from electra_tf.pretrain.generators import GeneratorOutput, MaskedInputs
-from electra_tf.pretrain.heads import (
-    DiscriminatorOutput,
-    DiscriminatorPredictions,
-    MaskedLMHead,
-    discriminator_output,
-    noise_contrastive_logits,
-)
-from electra_tf.pretrain.metrics import NUM_THRESHOLDS, THRESHOLDS
+from electra_tf.pretrain.metrics import EPSILON, NUM_THRESHOLDS, THRESHOLDS
 from electra_tf.train.reporting import Metric
 
 
@@ -97,6 +92,72 @@ class Losses(NamedTuple):
     loss: tf.Tensor
     sums: dict[str, tf.Tensor]
     discriminated: Any = None
+
+
+class DiscriminatorOutput(NamedTuple):
+    """Predictions on each token of a batch."""
+
+    net_logits: tf.Tensor  # float32 [B, L], the head's own output
+    logits: tf.Tensor  # float32 [B, L]; for Electric net_logits + log q + log odds
+    probs: tf.Tensor  # float32 [B, L], that the token was replaced
+    predictions: tf.Tensor  # int32 [B, L]
+    per_example_loss: tf.Tensor  # float32 [B], mean over the tokens of a sequence
+    loss: tf.Tensor  # scalar: mean over the tokens of the batch
+
+
+def noise_contrastive_logits(
+    net_logits: tf.Tensor, log_q: tf.Tensor, mask_prob: float
+) -> tf.Tensor:
+    """Electric's posterior log odds that a token is noise rather than data.
+
+    Noise comes with density q and prior mask_prob; the head models the rest.  All
+    float32 [B, L]; no gradient reaches q (Electric paper, equation 4).
+    """
+    return net_logits + tf.stop_gradient(log_q) + math.log(mask_prob / (1 - mask_prob))
+
+
+def log_probability(logits: tf.Tensor, log_q: tf.Tensor, mask_prob: float) -> tf.Tensor:
+    """log p of tokens by ELECTRA's discriminator and the generator it learned from.
+
+    The best discriminator knows p and q: of a token x, D = p (a + q) / (a p + q), where
+    a = (1 - mask_prob) / mask_prob, because a sample that is the original counts as
+    original. So p = D q / (a (1 - D) + q) (appendix G of the ELECTRA paper). All
+    float32 [B, L].
+    """
+    log_a = math.log((1 - mask_prob) / mask_prob)
+    log_sum = tf.stack([log_a + tf.math.log_sigmoid(logits), log_q])
+    return tf.math.log_sigmoid(-logits) + log_q - tf.reduce_logsumexp(log_sum, axis=0)
+
+
+def discriminator_output(
+    net_logits: tf.Tensor,
+    logits: tf.Tensor,
+    is_replaced: tf.Tensor,
+    weights: tf.Tensor,
+    total_weight: tf.Tensor | None,
+) -> DiscriminatorOutput:
+    """Binary cross-entropy of `logits` [B, L] over the tokens that count.
+
+    Args:
+      is_replaced: bool [B, L], the labels.
+      weights: float32 [B, L], 1 at the tokens that count.
+      total_weight: sum of the weights of the global batch; None: of this one.
+    """
+    losses = weights * tf.nn.sigmoid_cross_entropy_with_logits(
+        labels=tf.cast(is_replaced, tf.float32), logits=logits
+    )
+    tokens = tf.reduce_sum(weights, axis=-1)
+    if total_weight is None:
+        total_weight = tf.reduce_sum(tokens)
+    return DiscriminatorOutput(
+        net_logits=net_logits,
+        logits=logits,
+        probs=tf.sigmoid(logits),
+        # A logit of 0 counts as "original", as in the original program.
+        predictions=tf.cast(logits > 0, tf.int32),
+        per_example_loss=tf.reduce_sum(losses, axis=-1) / (tokens + EPSILON),
+        loss=tf.reduce_sum(losses) / (total_weight + EPSILON),
+    )
 
 
 class Objective:

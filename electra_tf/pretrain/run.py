@@ -19,16 +19,17 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from electra_tf.config.pretraining import Phase, PretrainingConfig
+from electra_tf.config.pretraining import Phase, PretrainingConfig, switches
 from electra_tf.console import Console
 from electra_tf.data import record_index
 from electra_tf.errors import EXIT_OK, EXIT_PREEMPTED
 from electra_tf.paths import joined
-from electra_tf.pretrain import flops, history
+from electra_tf.pretrain import flops
 from electra_tf.pretrain.health import HealthMonitor
 from electra_tf.pretrain.objectives import Objective, objective_of
 from electra_tf.pretrain.pretrain_data import RunData
 from electra_tf.pretrain.pretraining import build_pretrainer, task_of
+from electra_tf.pretrain.start import Start, last_step_of
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.manifest import code_sha256, installed_versions
 from electra_tf.text.vocabulary import Vocabulary
@@ -96,11 +97,11 @@ def _facts(config: PretrainingConfig, checkpoints: Checkpoints) -> dict[str, Any
     }
 
 
-def train(run: Run, start, stop: StopRequest) -> int:
+def train(run: Run, start: Start, stop: StopRequest) -> int:
     """Trains up to num_train_steps, phase by phase; returns the exit code.
 
     Args:
-      start: `interop.start.Start`, the chief's.
+      start: the chief's.
     """
     config, data, placement, state, checkpoints, console = run
     if placement.is_chief:
@@ -143,12 +144,12 @@ def _draw_curves(run: Run) -> None:
         picture,
         f"Pre-training of {config.model_name}",
         run.state.model.objective.metrics,
-        history.switches(config.to_dict()),
+        switches(config.to_dict()),
     )
     run.console.log(f"Checkpoint {run.checkpoints.prefix(step)}, curves {picture}")
 
 
-def evaluate(run: Run, start) -> int:
+def evaluate(run: Run, start: Start) -> int:
     """Evaluates the newest checkpoint; prints and writes the original's metrics."""
     config, data, placement, state, checkpoints, console = run
     step, saved = None, start.saved
@@ -162,7 +163,7 @@ def evaluate(run: Run, start) -> int:
         console.log(f"Evaluating {checkpoint}.")
     placement.workers.copy_from_chief(state.weights())
     # Only the chief has the manifest.
-    last = history.last_step_of(saved, config)
+    last = last_step_of(saved, config)
     phase = config.phase_at(int(placement.workers.gather([last])[0, 0]))
     part, task = phase.config, task_of(state.model, phase)
     console.heading("Running evaluation")
@@ -184,6 +185,7 @@ def evaluate(run: Run, start) -> int:
             checkpoint=checkpoint,
             data=part.eval_tfrecords,
             is_training_data=has_learned(config, part.eval_tfrecords),
+            labels={metric.name: metric.label for metric in task.metrics},
             num_eval_steps=config.num_eval_steps,
             eval_batch_size=config.eval_batch_size,
             seconds=round(time.time() - started, 1),
@@ -192,11 +194,11 @@ def evaluate(run: Run, start) -> int:
     return EXIT_OK
 
 
-def describe(run: Run, start) -> int:
+def describe(run: Run, start: Start) -> int:
     """A dry run: checks data and model, prints sizes and FLOPs, writes nothing."""
     config, data, placement, state, checkpoints, console = run
     saved = start.saved
-    phases = [config.phase_at(history.last_step_of(saved, config))]
+    phases = [config.phase_at(last_step_of(saved, config))]
     if config.do_train:
         # Only the chief has the manifest.
         done = placement.workers.gather([saved.step if saved else 0])[0, 0]

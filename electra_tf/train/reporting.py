@@ -24,6 +24,7 @@ from electra_tf.console import Console, Progress
 from electra_tf.errors import JSON_ERRORS, UserError
 from electra_tf.paths import json_beside
 from electra_tf.storage.files import atomic_write, cannot_write, open_own
+from electra_tf.storage.manifest import read_json
 
 # Evaluations and samples during training, in the folder of metrics.jsonl.
 EVALUATIONS = "evaluations.jsonl"
@@ -343,3 +344,21 @@ def write_results(
     atomic_write(txt_path, text)
     content = {**known, "metrics": finite(metrics), **provenance}
     atomic_write(json_beside(txt_path), json.dumps(content, indent=2) + "\n")
+
+
+def results_of(model_dir: Path) -> dict[str, Any]:
+    """The stored evaluation of a run; empty if there is none.
+
+    Raises `UserError` (65) for a file that is not JSON.
+    """
+    path = model_dir / "results" / "unsup_results.json"
+    return read_json(path) if path.is_file() else {}
+
+
+def data_of(results: dict[str, Any]) -> str:
+    """Names the data of an evaluation, as training data give better metrics."""
+    return {
+        None: "the run's evaluation data",
+        True: "its training data",
+        False: "the data of eval_tfrecords",
+    }[results.get("is_training_data")]

@@ -3,7 +3,13 @@
 
 import pytest
 
-from electra_tf.config.pretraining import PretrainingConfig, read_hparams
+from electra_tf.config.pretraining import (
+    PHASE_SETTINGS,
+    PretrainingConfig,
+    read_hparams,
+    started_phases,
+    switches,
+)
 from electra_tf.errors import EXIT_CONFIG, UserError
 
 SHORT = {"num_train_steps": 900, "max_seq_length": 64, "train_batch_size": 16}
@@ -124,3 +130,24 @@ def test_impossible_phases_are_refused(parts, hparams, words):
 def test_notes():
     (note,) = make(SHORT, LONG, num_warmup_steps=500).notes()
     assert "num_warmup_steps (500)" in note and "(100) in phase 2" in note
+
+
+def test_phases_begun_at_a_step():
+    config = make(SHORT, LONG, num_warmup_steps=7).to_dict()
+    for step, lengths in ((0, [64]), (900, [64]), (901, [64, 256]), (1000, [64, 256])):
+        found = started_phases(config, step)
+        assert [part["max_seq_length"] for part in found] == lengths
+        assert found[0]["num_train_steps"] == 900
+        assert found[0]["mask_prob"] == config["mask_prob"]
+    whole = make().to_dict()
+    assert started_phases(whole, 5) == [whole]
+    # Checkpoints store phases without their places.
+    stored = make(SHORT, LONG | {"pretrain_tfrecords": "Q*"}).settings()["phases"]
+    assert [sorted(part) for part in stored] == [sorted(PHASE_SETTINGS)] * 2
+
+
+def test_switches():
+    stages = make(objective="two_stage", num_train_steps=10, stage_one_steps=4)
+    assert switches(stages.to_dict()) == [4]
+    assert switches(make(SHORT, LONG, SHORT).to_dict()) == [900, 1000]
+    assert switches(make().to_dict()) == []

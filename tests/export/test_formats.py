@@ -12,6 +12,7 @@ from electra_tf.export import formats
 from electra_tf.interop import networks, readers
 from electra_tf.text.vocabulary import Vocabulary
 from tests.helpers.exporting import tiny_source, tiny_vocabulary, write_run
+from tests.helpers.interop_models import read_model
 from tests.helpers.runs import by_default
 from tests.helpers.tiny_pretraining import VARIANTS
 
@@ -53,7 +54,7 @@ def test_weights_of_the_main_network(runs, tmp_path, name):
     """The whole model as the original's checkpoint, and its encoder by itself."""
     data, weights = runs(name)
     export(data, tmp_path / "tf1", "tf1")
-    stored = readers.read(
+    stored = read_model(
         str(tmp_path / "tf1"), hparams=RUNS[name], log=lambda line: None
     )
     assert stored.config.objective == name
@@ -114,7 +115,7 @@ def test_main_network_beside_two_towers(tmp_path):
     towers = {"two_tower_generator": True}
     write_run(tmp_path, tiny_source("replace_mlm", **towers), **towers)
     export(tmp_path, tmp_path / "out", "tf1")
-    again = readers.read(str(tmp_path / "out"), log=lambda line: None)
+    again = read_model(str(tmp_path / "out"), log=lambda line: None)
     assert again.config.objective == "replace_mlm"
     assert again.config.generator == "two_tower"
 

@@ -13,12 +13,16 @@ import pytest
 
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.export import formats
-from electra_tf.interop import cards, readers
+from electra_tf.interop import cards
 from tests.helpers import forked_runs, model_hubs
 from tests.helpers.cards import run_snippets
 from tests.helpers.exporting import shared_export, tiny_source, write_run
+from tests.helpers.interop_models import read_model
 
 RESULTS = {"global_step": 7, "metrics": {"disc_auc_tokens": 0.8125, "loss": 20.5}}
+RESULTS |= {
+    "labels": {"disc_auc_tokens": "AUC of replaced-token detection, real tokens"}
+}
 CORPUS = {"files": 2, "bytes": 1_500_000, "names": ["a.txt", "b.txt"]}
 CORPUS |= {"examples": 120, "tokens_kept": 3456, "sha256": "0123abcd"}
 SECRET = "5ecre7-5ecre7"
@@ -266,7 +270,7 @@ def test_upload_to_kaggle(directory, copy, monkeypatch):
 
 def card_of(folder, origin=None, publication=cards.UNSTATED):
     """The card of the run in a data directory, as of a model read at `origin`."""
-    stored = readers.read(folder / "models" / "tiny", log=lambda line: None)
+    stored = read_model(folder / "models" / "tiny", log=lambda line: None)
     stored = stored._replace(origin=str(origin or stored.origin))
     cards.write(folder, stored, publication, {}, use="")
     return (folder / "README.md").read_text()

@@ -12,9 +12,10 @@ from electra_tf.errors import UserError
 from electra_tf.export import finetuned_task, formats, onnx
 from electra_tf.export.formats import ExportRequest
 from electra_tf.export.signatures import NAMES, Check
-from electra_tf.interop import networks, readers
+from electra_tf.interop import networks
 from tests.helpers.cards import run_snippets
 from tests.helpers.exporting import tiny_source, write_run
+from tests.helpers.interop_models import read_model
 from tests.helpers.runs import by_default
 from tests.helpers.tiny_trials import SQUAD, answers, write_data, write_trials
 from tests.helpers.tiny_trials import batch_of as questions_of
@@ -53,7 +54,7 @@ def test_every_part_at_every_length(tmp_path, act):
     assert tuple(sorted(p.name for p in out.glob("*.onnx"))) == parts
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["max_difference"] < 1e-4 and manifest["format"] == "onnx"
-    stored = readers.read(tmp_path / "data/models/tiny", log=lambda line: None)
+    stored = read_model(tmp_path / "data/models/tiny", log=lambda line: None)
     found = networks.split(stored)
     for rows, length in ((1, 1), (3, 40), (5, 17)):
         batch = batch_of(rows, length)

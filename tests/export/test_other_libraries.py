@@ -13,8 +13,9 @@ import electra_tf
 from electra_tf.errors import EXIT_CONFIG, UserError
 from electra_tf.export import finetuned_task, formats, other_libraries
 from electra_tf.export.formats import ExportRequest
-from electra_tf.interop import readers, task_heads
+from electra_tf.interop import task_heads
 from tests.helpers.cards import run_snippets
+from tests.helpers.interop_models import read_model
 from tests.helpers.runs import by_default
 from tests.helpers.tiny_trials import (
     TOPICS,
@@ -97,9 +98,9 @@ def test_outputs_are_those_of_transformers(converted, folders, name):
     # The length of the head's training, and the encoder as it was.
     settings = json.loads((directory / "tokenizer_config.json").read_text())
     assert settings["model_max_length"] == 24
-    stored = readers.read(folders[name][0], log=lambda line: None)
+    stored = read_model(folders[name][0], log=lambda line: None)
     notes: list[str] = []
-    again = readers.read(directory, log=notes.append)
+    again = read_model(directory, log=notes.append)
     assert any("equal embeddings" in line for line in notes) == (name == "chunk")
     assert again.tensors.keys() == stored.tensors.keys()
     for key, array in stored.tensors.items():

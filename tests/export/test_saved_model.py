@@ -15,7 +15,6 @@ from electra_tf.errors import UserError
 from electra_tf.export import saved_model
 from electra_tf.export.parts import python_pack
 from electra_tf.export.signatures import Check
-from electra_tf.interop import readers
 from electra_tf.storage import manifest
 from electra_tf.text.tokenization import Tokenizer
 from tests.helpers.exporting import (
@@ -28,6 +27,7 @@ from tests.helpers.exporting import (
     write_part,
     write_run,
 )
+from tests.helpers.interop_models import read_model
 from tests.helpers.runs import GOLDEN
 from tests.text.test_tokenization import random_texts, spelling_vocabulary
 
@@ -215,14 +215,14 @@ class TestPartsOfAModel:
 
     @pytest.mark.thorough
     def test_encoder_without_heads(self, tmp_path):
-        stored = readers.read(write_run(tmp_path, tiny_source()))
+        stored = read_model(write_run(tmp_path, tiny_source()))
         tensors = {k: v for k, v in stored.tensors.items() if k.startswith("electra/")}
         source = saved_model.source_of(stored._replace(tensors=tensors))
         assert saved_model.kinds_of(source) == ["encoder", "preprocessor"]
         write_part(source, "encoder", tmp_path / "exports")
 
     def test_type_of_the_computation_is_recorded(self, tmp_path):
-        stored = readers.read(write_run(tmp_path, tiny_source()))
+        stored = read_model(write_run(tmp_path, tiny_source()))
         source = saved_model.source_of(stored, "mixed_bfloat16")
         found = write_part(source, "encoder", tmp_path / "out")
         assert manifest.verify_folder(found)["precision"] == "mixed_bfloat16"

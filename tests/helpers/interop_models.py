@@ -10,6 +10,7 @@ import pytest
 from electra_tf.errors import UserError
 from electra_tf.interop import readers
 from electra_tf.interop.checkpoint import StoredModel
+from electra_tf.pretrain import stored
 from tests.helpers.runs import GOLDEN
 
 quiet = {"log": lambda line: None}
@@ -47,10 +48,16 @@ def golden(run: str, checkpoint: str = "init.ckpt") -> StoredModel:
     return read(prefix_of(run, checkpoint), VOCAB, hparams, slots=True)[0]
 
 
+def read_model(path, *given, allow_pytorch_bin=False, log=print, **options):
+    """The whole model at a path."""
+    found = readers.find(path, log, allow_pytorch_bin)
+    return stored.read(found, *given, log=log, **options)
+
+
 def read(path, vocab_file=None, hparams=None, **options) -> tuple[StoredModel, str]:
     """Returns (model, log)."""
     lines = []
-    model = readers.read(path, vocab_file, hparams, log=lines.append, **options)
+    model = read_model(path, vocab_file, hparams, log=lines.append, **options)
     return model, "\n".join(lines)
 
 

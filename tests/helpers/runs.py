@@ -160,11 +160,10 @@ def pretrain(data: Path, model: str, hparams: dict, *flags: str, **kwargs):
 def start_here(data: Path, model: str, hparams: dict) -> int:
     """Starts a run in this process as run_pretraining.py does: to see it refused."""
     from electra_tf.config.pretraining import PretrainingConfig
-    from electra_tf.interop import start
     from electra_tf.pretrain import launch
 
     config = PretrainingConfig.from_hparams(str(data), model, hparams)
-    return launch.main(config, start.find, time.monotonic())
+    return launch.main(config, time.monotonic())
 
 
 def check_ok(done, *texts: str):

@@ -11,8 +11,9 @@ import electra_tf
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.inference.model import MissingPartError
 from electra_tf.inference.pretrained_model import PretrainedModel
-from electra_tf.interop import huggingface, readers
+from electra_tf.interop import huggingface
 from tests.helpers.exporting import shared_export, shared_source
+from tests.helpers.interop_models import read_model
 from tests.helpers.runs import by_default
 
 TEXTS = ["w1 W2, w3 w4", "", "w5", " ".join(f"w{i % 50}" for i in range(70))]
@@ -33,7 +34,7 @@ def saved(model, tmp_path_factory):
     """What `save` writes for transformers, with the encoder alone beside it."""
     folder = tmp_path_factory.mktemp("saved") / "hf"
     model.save(folder)
-    stored, alone = readers.read(model.name, log=lambda line: None), folder / "alone"
+    stored, alone = read_model(model.name, log=lambda line: None), folder / "alone"
     huggingface.write_huggingface(stored, "encoder", alone, lambda line: None)
     return folder
 

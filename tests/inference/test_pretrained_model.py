@@ -14,7 +14,7 @@ from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.inference import detection
 from electra_tf.inference.model import TokenPrediction
 from electra_tf.inference.pretrained_model import PretrainedModel
-from electra_tf.interop.checkpoint import empty_pretrainer
+from electra_tf.pretrain.stored import empty_pretrainer
 from electra_tf.text.vocabulary import Vocabulary
 from tests.helpers.runs import SPECIAL, TINY
 

@@ -15,7 +15,7 @@ from electra_tf.inference.pretrained_model import PretrainedModel, function_of
 from electra_tf.inference.scoring import windows_of
 from electra_tf.model.layers import gather_positions
 from electra_tf.pretrain.generators import MaskedInputs
-from electra_tf.pretrain.heads import log_probability, noise_contrastive_logits
+from electra_tf.pretrain.objectives import log_probability, noise_contrastive_logits
 from electra_tf.pretrain.pretraining import build_pretrainer
 from electra_tf.text.vocabulary import Vocabulary
 from tests.helpers.runs import NO_DROPOUT, SPECIAL

@@ -11,12 +11,8 @@ from electra_tf.config.objectives import GENERATORS, MASKED_LM_HEAD
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import EXIT_CONFIG, UserError
 from electra_tf.interop import huggingface, keras_hub, networks, readers, tf1
-from electra_tf.interop.checkpoint import (
-    DISCRIMINATOR_HEAD,
-    EVALUATE,
-    RESUME,
-    shapes_of,
-)
+from electra_tf.interop.checkpoint import DISCRIMINATOR_HEAD, EVALUATE, RESUME
+from electra_tf.pretrain.stored import shapes_of
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.text.vocabulary import SPECIAL_TOKENS, Vocabulary, write_tokens
 from tests.helpers.interop_models import (

@@ -16,9 +16,10 @@ import tensorflow as tf
 
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.model import encoder, layers
-from electra_tf.pretrain import heads, masking
+from electra_tf.pretrain import masking
 from electra_tf.pretrain.generators import MaskedInputs
 from electra_tf.pretrain.metrics import evaluation_metrics
+from electra_tf.pretrain.objectives import DiscriminatorOutput
 from electra_tf.pretrain.pretraining import ElectraPretrainer, build_pretrainer
 from electra_tf.train.optimization import AdamWeightDecay, create_optimizer
 from tests.parity.rows import Row, compare, forward_row, read_json
@@ -185,7 +186,7 @@ def _discriminator(recording, model, batch, output) -> Iterator[Row]:
     if "disc_log_q" in golden:
         log_q = model.generator.log_q(output.generated, output.corrupted_ids)
         yield forward_row("discriminator/log_q", log_q, golden["disc_log_q"])
-    assert isinstance(found, heads.DiscriminatorOutput)
+    assert isinstance(found, DiscriminatorOutput)
     for name, ours in (
         ("net_logits", found.net_logits),
         ("logits", found.logits),

@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 
 from electra_tf.errors import UserError
-from electra_tf.interop import readers, start
-from electra_tf.pretrain import metrics
+from electra_tf.interop import readers
+from electra_tf.pretrain import metrics, start
 from electra_tf.pretrain.objectives import LossWeights
 from electra_tf.pretrain.pretraining import build_pretrainer, task_of
 from electra_tf.train.step import TrainingStep

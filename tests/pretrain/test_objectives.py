@@ -18,6 +18,7 @@ from electra_tf.config.objectives import (
     SELECTION_HEAD,
     TOKEN_HEAD,
 )
+from electra_tf.model.heads import MaskedLMHead
 from electra_tf.pretrain import token_objectives
 from electra_tf.pretrain.electra_variants import policy_of
 from electra_tf.pretrain.generators import (
@@ -25,7 +26,6 @@ from electra_tf.pretrain.generators import (
     MaskedInputs,
     TwoTowerGenerator,
 )
-from electra_tf.pretrain.heads import MaskedLMHead
 from electra_tf.pretrain.objectives import CorruptedText, LossWeights, objective_of
 from electra_tf.pretrain.pretraining import build_pretrainer
 from tests.helpers.tiny_pretraining import (

@@ -14,11 +14,13 @@ import tensorflow as tf
 import electra_tf
 from electra_tf.export import saved_model
 from electra_tf.finetune.model import load_encoder
-from electra_tf.interop import huggingface, networks, readers, start, tf1
+from electra_tf.interop import huggingface, networks, readers, tf1
+from electra_tf.pretrain import start
 from electra_tf.pretrain.pretraining import build_pretrainer
 from electra_tf.storage.checkpoints import Checkpoints, of_checkpoint
 from electra_tf.text.vocabulary import Vocabulary
 from tests.helpers.exporting import tiny_vocabulary, write_run
+from tests.helpers.interop_models import read_model
 from tests.helpers.tiny_pretraining import (
     SPECIAL_IDS,
     gradients,
@@ -109,7 +111,7 @@ def test_readers_see_the_sum(run):
     folder, model = run
     raw = of_checkpoint(str(folder / "model.ckpt-7"))
     assert f"{OURS}word_embeddings_residual" in raw.shapes
-    stored = readers.read(folder, **quiet)
+    stored = read_model(folder, **quiet)
     assert stored.config.embedding_sharing == "disentangled"
     check_tables(stored.tensors, model)
     read = electra_tf.load(folder).pretrainer(tiny_batch())
@@ -126,10 +128,10 @@ def test_readers_see_the_sum(run):
 def test_exports_hold_the_sum(run, tmp_path):
     pytest.importorskip("safetensors")
     folder, model = run
-    stored = readers.read(folder, **quiet)
+    stored = read_model(folder, **quiet)
     for form in (tf1.write_tf1, huggingface.write_huggingface):
         out = form(stored, "all", tmp_path / form.__name__, **quiet)
-        check_tables(readers.read(out, **quiet).tensors, model)
+        check_tables(read_model(out, **quiet).tensors, model)
     served = saved_model.source_of(stored).pretrainer(tiny_batch())
     expected = model(tiny_batch()).discriminated.logits
     np.testing.assert_array_equal(served.discriminated.logits, expected)

@@ -9,8 +9,8 @@ import signal
 import numpy as np
 import pytest
 
-from electra_tf.interop import readers
 from tests.helpers.forked_runs import Run
+from tests.helpers.interop_models import read_model
 from tests.helpers.runs import check_ok, check_refused, run_script
 
 
@@ -20,7 +20,7 @@ def export(*flags, **kwargs):
 
 def check_same(run, exported):
     """Returns the sources after comparing tensors and settings."""
-    read = functools.partial(readers.read, log=str, slots=True)
+    read = functools.partial(read_model, log=str, slots=True)
     original, again = read(run), read(exported)
     for name, array in original.tensors.items():
         np.testing.assert_array_equal(again.tensors[name], array)

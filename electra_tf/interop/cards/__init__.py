@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from electra_tf.config.model import ModelConfig
-from electra_tf.config.pretraining import data_folder
+from electra_tf.config.pretraining import data_folder, started_phases
 from electra_tf.data.record_index import folders_of, read_manifest
 from electra_tf.interop.checkpoint import StoredModel
 from electra_tf.paths import joined
-from electra_tf.pretrain import history
-from electra_tf.pretrain.metrics import ALL_METRICS
 from electra_tf.storage.manifest import read_json
+from electra_tf.train.reporting import data_of, results_of
 
 CARD = "README.md"
 _UNKNOWN = "Not recorded in the files of the model."
@@ -106,11 +105,14 @@ def _of_run(stored: StoredModel) -> dict[str, str]:
         return known
     start = "/".join(Path(hparams.get("init_checkpoint") or "").parts[-2:])
     start = start and f", from the weights of {start}"
-    results = history.results_of(run)
-    where = f"step {results.get('global_step', '?')}, {history.data_of(results)}"
-    numbers = results.get("metrics", {})
-    found = [m for m in ALL_METRICS if isinstance(numbers.get(m.name), (int, float))]
-    rows = [f"| {m.label} | {numbers[m.name]:.4f} |" for m in found]
+    results = results_of(run)
+    where = f"step {results.get('global_step', '?')}, {data_of(results)}"
+    numbers, labels = results.get("metrics", {}), results.get("labels", {})
+    rows = [
+        f"| {labels.get(name, name)} | {value:.4f} |"
+        for name, value in numbers.items()
+        if isinstance(value, (int, float))
+    ]
     rows = rows or ["| not evaluated | |"]
     return known | {
         "origin": f"Pre-trained for {stored.step:,} steps with electra_tf{start}.",
@@ -121,7 +123,7 @@ def _of_run(stored: StoredModel) -> dict[str, str]:
 
 def _data(hparams: dict[str, Any], run: Path, step: int) -> Iterator[str]:
     """What the manifests of the data that a run has read record of each corpus."""
-    for part in history.started_phases(hparams, step):
+    for part in started_phases(hparams, step):
         usual = run.parent.parent / data_folder(part, hparams.get("phases", []))
         given = folders_of(joined(part.get("pretrain_tfrecords") or ""))
         for folder in given or [str(usual)]:

@@ -24,16 +24,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from electra_tf.config.hparams import IDENTITY, SETTING, applicable, defaults
+from electra_tf.config.hparams import IDENTITY, SETTING, applicable, defaults, show
 from electra_tf.config.objectives import GENERATOR, OBJECTIVES, translated
-from electra_tf.config.pretraining import PretrainingConfig
+from electra_tf.config.pretraining import (
+    PHASE_INSTEAD,
+    PHASE_SETTINGS,
+    PretrainingConfig,
+)
 from electra_tf.console import Log
 from electra_tf.data import record_index
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import checkpoint, networks, readers, tf1
 from electra_tf.interop.checkpoint import CheckpointInfo
 from electra_tf.interop.networks import ENCODER
-from electra_tf.pretrain import history, shards
+from electra_tf.pretrain import shards
+from electra_tf.pretrain.stored import read
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.manifest import CheckpointManifest
 from electra_tf.text.vocabulary import Vocabulary, recorded_settings, resolve_settings
@@ -56,7 +61,7 @@ class Start(NamedTuple):
         """Assigns it to the state of a run that trains.
 
         Args:
-          data: a `pretrain.pretrain_data.RunData`.
+          data: a `pretrain_data.RunData`.
           state: a `train.step.TrainState`.
 
         Raises `UserError` for a variable that is missing, or of another shape.
@@ -128,7 +133,7 @@ def find(
         prefix, settings = checkpoints.prefix(saved.step), saved.settings
         recorded_settings(settings, tokenizer, vocab.path, prefix)
         if config.do_train:
-            history.check_passed(settings, config, saved.step)
+            check_passed(settings, config, saved.step)
     elif config.do_eval and not original:
         missing = (
             f"{config.model_dir} has no checkpoint to evaluate.\n"
@@ -154,7 +159,7 @@ def find(
         start.original.check(config, vocab, purpose)
     parts = config.phases_ahead(saved.step if saved else 0)
     if config.do_eval:
-        parts = [config.phase_at(history.last_step_of(saved, config))]
+        parts = [config.phase_at(last_step_of(saved, config))]
     shards.check_tokenizers(parts, tokenizer)
     if config.needs_token_counts and not (saved or start.original):
         record_index.token_count_files(shards.pattern_of(config))
@@ -173,6 +178,50 @@ def _keep_init_checkpoint(
             "have no effect.\nLeave it out, or choose another --model-name."
         )
     checkpoints.settings["init_checkpoint"] = there
+
+
+def check_passed(
+    stored: Mapping[str, Any], config: PretrainingConfig, step: int
+) -> None:
+    """Raises a UserError if the config changes what the run has finished by `step`.
+
+    Phases that ended before `step`, or end there now, are fixed, and so is the start
+    of the current phase. The current phase and later ones may change.
+
+    Args:
+      stored: the settings in the checkpoint of `step`.
+    """
+    usual = {name: stored[name] for name in PHASE_SETTINGS if name in stored}
+    before = stored.get("phases") or [usual]
+    now = config.phases or [{name: getattr(config, name) for name in PHASE_SETTINGS}]
+    end = 0
+    for number, (old, new) in enumerate(zip(before, now, strict=False), start=1):
+        ended = number < len(before) and end + old["num_train_steps"] < step
+        here = end + new["num_train_steps"] - step if number < len(now) else 1
+        # A phase may end sooner than planned, with the same settings up to there.
+        steps, others = PHASE_SETTINGS[:1], PHASE_SETTINGS[1:]
+        names = steps + others if ended else others if here == 0 else steps
+        names += tuple(k for k in PHASE_INSTEAD if k in old or k in new)
+        old, new = {**stored, **old}, {**vars(config), **new}
+        differ = [k for k in names if k in old and old[k] != new[k]]
+        if differ and (ended or here <= 0):
+            raise UserError(
+                f"phase {number} of this run, which is at step {step:,}, had "
+                f"{differ[0]} {show(old[differ[0]])}, here it has "
+                f"{show(new[differ[0]])}.\nFinished phases cannot be changed: restore "
+                "the old value, or choose another --model-name."
+            )
+        if not ended:
+            return
+        end += old["num_train_steps"]
+
+
+def last_step_of(saved: CheckpointManifest | None, config: PretrainingConfig) -> int:
+    """The step, from 0, whose stage and phase a model is evaluated in.
+
+    The model of another run counts as finished.
+    """
+    return max(0, saved.step - 1) if saved else config.num_train_steps - 1
 
 
 def _named(path: str | None, question: str, log: Log) -> CheckpointInfo:
@@ -267,13 +316,13 @@ def load_generator(
 
     Raises `UserError` unless it is the same network with the same vocabulary.
     """
-    stored = model.read(log=log)
-    path = f"init_generator {stored.origin}"
+    whole = read(model, log=log)
+    path = f"init_generator {whole.origin}"
     advice = "Build the data with its vocabulary, and set vocab_file."
-    vocab.check_same(stored.vocab.sha256, f"{path} was trained", advice)
-    if not networks.is_representable(stored):
+    vocab.check_same(whole.vocab.sha256, f"{path} was trained", advice)
+    if not networks.is_representable(whole):
         raise UserError(f"{path} has a generator that is not a masked language model.")
-    [network] = networks.split(stored, networks.GENERATOR).values()
+    [network] = networks.split(whole, networks.GENERATOR).values()
     shapes = network.shape, config.generator_config()
     if found := checkpoint.differences(*map(dataclasses.asdict, shapes)):
         raise UserError(
@@ -286,7 +335,7 @@ def load_generator(
         for name, value in network.tensors.items()
     }
     _assign(tensors, needed, vocab, vocab, path)
-    log(f"Generator from {stored.origin}; it does not learn.")
+    log(f"Generator from {whole.origin}; it does not learn.")
 
 
 def _assign(

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from electra_tf.pretrain.heads import log_normalizer
+from electra_tf.model.heads import log_normalizer
 from tests.helpers.encoder_passes import traced_for
 
 ROWS, WIDTH, VOCAB_SIZE = 23, 8, 37

@@ -9,11 +9,14 @@ import pytest
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.config.run import read_config
 from electra_tf.errors import UserError
-from electra_tf.interop import huggingface, readers, start, tf1
+from electra_tf.interop import huggingface, readers, tf1
 from electra_tf.interop.checkpoint import WARM_START
+from electra_tf.pretrain import start
 from electra_tf.pretrain.pretraining import build_pretrainer
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.text.vocabulary import Vocabulary, write_tokens
+from tests.config.test_phases import LONG, SHORT, make
+from tests.config.test_phases import refused as refused_together
 from tests.helpers import without_tensorflow
 from tests.helpers.interop_models import VOCAB, config_of, golden, prefix_of, quiet
 from tests.helpers.runs import TINY, by_default, pretrain, tiny
@@ -288,3 +291,46 @@ def test_run_continues_another_run_with_its_own_schedule(
     lines = (tiny_data / "models" / "after" / "metrics.jsonl").read_text().splitlines()
     assert json.loads(lines[0])["learning_rate"] == 0
     assert json.loads(lines[-1])["step"] <= 3
+
+
+MORE = LONG | {"num_train_steps": 300}
+WHOLE = make(num_train_steps=900, max_seq_length=64, train_batch_size=16)
+
+
+@pytest.mark.parametrize(
+    "begun, step, parts, words",
+    [
+        # Later phases and the end of the current one may change.
+        (make(SHORT, LONG), 500, [SHORT, MORE], None),
+        (make(SHORT, LONG), 500, [SHORT | {"learning_rate": 1e-5}], None),
+        (make(SHORT, LONG), 500, [SHORT | {"num_train_steps": 500}, LONG], None),
+        (make(SHORT, LONG), 900, [SHORT | {"num_train_steps": 950}, LONG], None),
+        (make(SHORT, LONG), 901, [SHORT, MORE], None),
+        (make(SHORT, LONG), 901, [SHORT, LONG, SHORT], None),
+        (make(SHORT, LONG), 901, [SHORT, LONG | {"train_batch_size": 4}], None),
+        (make(SHORT, LONG), 1000, [SHORT, MORE], None),
+        # A run without phases is one phase.
+        (WHOLE, 5, [SHORT, LONG], None),
+        (WHOLE, 900, [SHORT, LONG], None),
+        (WHOLE, 900, [SHORT | {"learning_rate": 0.9}, LONG], "learning_rate 0.0005"),
+        # Finished phases cannot be changed.
+        (make(SHORT, LONG), 500, [SHORT | {"num_train_steps": 400}, LONG], "400"),
+        (make(SHORT, LONG), 901, [SHORT | {"num_train_steps": 950}, LONG], "950"),
+        (make(SHORT, LONG), 901, [SHORT | {"max_seq_length": 128}, LONG], "128"),
+        (make(SHORT, LONG), 901, [LONG | {"num_train_steps": 900}, LONG], "256"),
+        (make(SHORT, LONG), 900, [SHORT | {"train_batch_size": 4}, LONG], "size 16"),
+        (
+            make(SHORT, LONG),
+            500,
+            [SHORT | {"num_train_steps": 500, "train_batch_size": 4}, LONG],
+            "train_batch_size 16",
+        ),
+    ],
+)
+def test_changes_of_a_begun_run(begun, step, parts, words):
+    stored, config = begun.settings(), make(*parts)
+    if words is None:
+        start.check_passed(stored, config, step)
+    else:
+        words = [f"phase 1 of this run, which is at step {step}", words]
+        refused_together(words, start.check_passed, stored, config, step)
