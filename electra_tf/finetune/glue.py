@@ -19,11 +19,17 @@ from typing import Any, NamedTuple
 
 from electra_tf.errors import UserError
 from electra_tf.finetune.classification import InputExample, TextTask
-from electra_tf.finetune.inputs import Columns, Source, parquet_name, shown, text_fields
+from electra_tf.finetune.inputs import (
+    Columns,
+    Rows,
+    Source,
+    parquet_name,
+    shown,
+    text_fields,
+)
 from electra_tf.finetune.task import plain, rounded
 from electra_tf.storage.files import atomic_write
 from electra_tf.storage.manifest import MANIFEST, facts_of, read_json
-from electra_tf.text import records
 
 
 class Glue(NamedTuple):
@@ -197,7 +203,7 @@ class GlueRowsTask(GlueTask):
     ) -> tuple[Sequence[str], Iterable[tuple[str, dict[str, Any]]]]:
         """(names of the classes, if known; where each row stands, and the row)."""
         path = str(self.required(split))
-        table = records.Rows(path)
+        table = Rows(path)
         rows = ((f"{path}, row {number}", row) for number, row in enumerate(table))
         return table.classes.get("label", ()), rows
 

@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from electra_tf.errors import JSON_ERRORS, UserError
+from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
 from electra_tf.text import corpus
 from electra_tf.text.corpus import COMPRESSED, UTF16, TextReader, open_text, utf16_error
-from electra_tf.text.records import Rows
+from electra_tf.text.records import BUFFER_BYTES, damage_named
 from electra_tf.text.units import Unit
 
 TABLES = ("tsv", "csv", "jsonl", "json", "parquet")
@@ -35,6 +35,7 @@ FORMS = {
 CONLL = "conll"  # lines of columns
 # Endings of files of words that are read as conll.
 _CONLL = (CONLL, "conllu", "iob", "bio", "bmes", "bioes", "tsv")
+_BATCH = 256  # rows of Parquet at a time
 _ROWS = "rows"  # of Python's objects
 LINES = "lines"  # of text
 # Characters of the data that a message shows.
@@ -271,6 +272,58 @@ def _table_rows(path: str, choices: Choices) -> Placed:
         except UnicodeDecodeError as error:
             refuse(where, f"{shown(error.object)} is not UTF-8: {error.reason}")
         yield where, json.loads(text, parse_constant=_missing)
+
+
+class Rows:
+    """The rows of a Parquet file, each with its cells by column.
+
+    Attributes:
+      columns: their names.
+      classes: column -> names of the classes that its numbers stand for, if the file
+        has metadata of Hugging Face.
+
+    Raises UserError (65) for a damaged file, here or while it is read.
+    """
+
+    def __init__(self, path: str):
+        self._path = path
+        with damage_named(path):
+            import pyarrow.parquet as pq
+
+            self._file = pq.ParquetFile(path, buffer_size=BUFFER_BYTES)
+        schema = self._file.schema_arrow
+        self.columns: list[str] = schema.names
+        self.classes = _classes((schema.metadata or {}).get(b"huggingface", b"{}"))
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        first = 0
+        with damage_named(self._path):
+            for batch in self._file.iter_batches(_BATCH, use_threads=False):
+                try:
+                    rows = batch.to_pylist()
+                except UnicodeDecodeError:
+                    where = f"{self._path}, one of the {_BATCH} rows from {first} on"
+                    raise UserError(f"{where}: not UTF-8.", EXIT_DAMAGED) from None
+                first += len(rows)
+                yield from rows
+
+
+def _classes(metadata: bytes) -> dict[str, list[str]]:
+    """Column -> names of classes, by Hugging Face's metadata; {} for other metadata."""
+    try:
+        features = json.loads(metadata)["info"]["features"]
+        inner = {name: _element(feature) for name, feature in features.items()}
+        is_class = {k: one.get("_type") == "ClassLabel" for k, one in inner.items()}
+        return {k: one["names"] for k, one in inner.items() if is_class[k]}
+    except JSON_ERRORS:
+        return {}
+
+
+def _element(feature: Any) -> dict[str, Any]:
+    """The feature of a list's elements; lists are written in two forms."""
+    while isinstance(feature, list) or "feature" in feature:
+        feature = feature[0] if isinstance(feature, list) else feature["feature"]
+    return feature
 
 
 def _of_json(value: Any) -> str:

@@ -12,11 +12,11 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError, reason_of
+from electra_tf.errors import EXIT_DAMAGED, UserError, reason_of
 from electra_tf.text.corpus import TextReader, lines_before, missing_package, record
 
 _ROWS = 256  # at a time
-_BUFFER_BYTES = 1 << 20
+BUFFER_BYTES = 1 << 20
 _END_OF_STREAM = bytes(4)
 
 # JSON Lines.
@@ -125,7 +125,7 @@ _Opened = tuple[Callable[[], list[int]], Callable[[int, int], Iterator[Any]]]
 def _opened(kind: str, path: str, key: str) -> Iterator[_Opened]:
     """Functions for the sizes of a table's parts and for batches of some parts."""
     open_column = _parquet if kind == "parquet" else _arrow
-    with _damage_named(path), open_column(path, key) as opened:
+    with damage_named(path), open_column(path, key) as opened:
         yield opened
 
 
@@ -133,7 +133,7 @@ def _opened(kind: str, path: str, key: str) -> Iterator[_Opened]:
 def _parquet(path: str, key: str) -> Iterator[_Opened]:
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(path, buffer_size=_BUFFER_BYTES) as file:
+    with pq.ParquetFile(path, buffer_size=BUFFER_BYTES) as file:
         _check_column(path, file.schema_arrow, key)
         metadata = file.metadata
         groups = map(metadata.row_group, range(metadata.num_row_groups))
@@ -183,60 +183,9 @@ def _check_column(path: str, schema: Any, key: str) -> None:
         )
 
 
-class Rows:
-    """The rows of a Parquet file, each with its cells by column.
-
-    Attributes:
-      columns: their names.
-      classes: column -> names of the classes that its numbers stand for, if the file
-        has metadata of Hugging Face.
-
-    Raises UserError (65) for a damaged file, here or while it is read.
-    """
-
-    def __init__(self, path: str):
-        self._path = path
-        with _damage_named(path):
-            import pyarrow.parquet as pq
-
-            self._file = pq.ParquetFile(path, buffer_size=_BUFFER_BYTES)
-        schema = self._file.schema_arrow
-        self.columns: list[str] = schema.names
-        self.classes = _classes((schema.metadata or {}).get(b"huggingface", b"{}"))
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        first = 0
-        with _damage_named(self._path):
-            for batch in self._file.iter_batches(_ROWS, use_threads=False):
-                try:
-                    rows = batch.to_pylist()
-                except UnicodeDecodeError:
-                    where = f"{self._path}, one of the {_ROWS} rows from {first} on"
-                    raise UserError(f"{where}: not UTF-8.", EXIT_DAMAGED) from None
-                first += len(rows)
-                yield from rows
-
-
-def _classes(metadata: bytes) -> dict[str, list[str]]:
-    """Column -> names of classes, by Hugging Face's metadata; {} for other metadata."""
-    try:
-        features = json.loads(metadata)["info"]["features"]
-        inner = {name: _element(feature) for name, feature in features.items()}
-        is_class = {k: one.get("_type") == "ClassLabel" for k, one in inner.items()}
-        return {k: one["names"] for k, one in inner.items() if is_class[k]}
-    except JSON_ERRORS:
-        return {}
-
-
-def _element(feature: Any) -> dict[str, Any]:
-    """The feature of a list's elements; lists are written in two forms."""
-    while isinstance(feature, list) or "feature" in feature:
-        feature = feature[0] if isinstance(feature, list) else feature["feature"]
-    return feature
-
-
 @contextlib.contextmanager
-def _damage_named(path: str) -> Iterator[None]:
+def damage_named(path: str) -> Iterator[None]:
+    """`UserError` (65) for a table that pyarrow finds damaged, or without pyarrow."""
     try:
         import pyarrow as pa
     except ImportError:

@@ -16,7 +16,7 @@ from electra_tf.finetune import inputs, preprocessing
 from electra_tf.finetune.inputs import open_source
 from electra_tf.finetune.qa import questions
 from electra_tf.finetune.registry import make_tasks, originals_with_data
-from electra_tf.text import corpus, records
+from electra_tf.text import corpus
 from electra_tf.text.units import Unit
 from electra_tf.text.vocabulary import Vocabulary
 from tests.helpers.own_task import own_tasks, write_files
@@ -181,7 +181,7 @@ def test_classes_beside_columns_of_any_kind(tmp_path):
     ):
         features = {"other": other, "label": {"names": [*NLI], "_type": "ClassLabel"}}
         write_parquet(path, [{"label": 1, "other": [0]}], features=features)
-        assert records.Rows(str(path)).classes["label"] == [*NLI]
+        assert inputs.Rows(str(path)).classes["label"] == [*NLI]
 
 
 def test_test_sets_have_no_labels(tmp_path):
