@@ -21,7 +21,7 @@ JSON_ERRORS = (ValueError, LookupError, TypeError, AttributeError, OverflowError
 
 
 class Left(NamedTuple):
-    """What is said of a flag, a hparam or a hparam's value that has left.
+    """The message for a flag, a hparam or a hparam's value that was removed.
 
     Attributes:
       message: the version it left in, and what to use instead.

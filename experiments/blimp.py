@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BLiMP after so many words of text: the text, and the minimal pairs to measure by.
+"""BLiMP after a number of words of text: the text, and the minimal pairs to measure by.
 
 Words are drawn from a corpus in passages, by a seed, so that all of its books take
 part; passages that follow these are held out. Hparams are chosen by TUNING and by the

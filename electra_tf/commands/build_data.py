@@ -61,7 +61,7 @@ def from_openwebtext() -> Callable[[list[str]], None]:
     """Defines the flags of the command for OpenWebText; returns its main."""
     shared_flags.define_encoding_errors()
     define_path(
-        "data_dir", "Directory with openwebtext/ and vocab.txt; data goes there too."
+        "data_dir", "Directory with openwebtext/ and vocab.txt; data is written there."
     )
     build = _define_build()
     flags.mark_flag_as_required("data_dir")

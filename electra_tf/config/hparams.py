@@ -156,7 +156,7 @@ def read_hparams(text_or_path: str) -> dict[str, Any]:
     except json.JSONDecodeError as e:
         raise UserError(
             f"{name}, line {e.lineno}, column {e.colno}: {e.msg}.\n"
-            'JSON wants "double quotes", true/false/null, and no trailing comma.'
+            'JSON requires "double quotes", true/false/null, and no trailing comma.'
         ) from None
     except ValueError as e:
         raise UserError(f"{name}: {e}") from None

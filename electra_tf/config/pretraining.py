@@ -494,7 +494,7 @@ class PretrainingConfig(RunConfig):
         first = translated(first)
         then = translated(then, first)
         if then.get("phases") != []:
-            # A saved config has the last phase's values as the run's, too. They would
+            # A saved config also has the last phase's values as the run's. They would
             # contradict other phases that --hparams gives.
             idle = _common_to_phases(first)
             first = {k: v for k, v in first.items() if k not in idle or v != idle[k]}

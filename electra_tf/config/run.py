@@ -179,7 +179,7 @@ class RunConfig(ABC):
 
     @classmethod
     def checked(cls, hparams: dict[str, Any], source: str) -> dict[str, Any]:
-        """Each hparam checked by itself, the nested ones too.
+        """Checks each hparam by itself, also the nested ones.
 
         Args:
             hparams: name -> value, from the user or a file.

@@ -177,13 +177,13 @@ def _normalized(raw: Counter, config: TokenizerConfig) -> WordCounts:
     return WordCounts(words, num_too_long=num_too_long, num_stripped=num_stripped)
 
 
-def _forget_rare(words: Counter) -> int:
+def _forget_rare(counts: Counter) -> int:
     """Drops the rarest words if there are too many; returns their occurrences."""
     forgotten = threshold = 0
-    while len(words) > (_MAX_WORDS // 2 if threshold else _MAX_WORDS):
+    while len(counts) > (_MAX_WORDS // 2 if threshold else _MAX_WORDS):
         threshold += 1
-        for word in [w for w, count in words.items() if count <= threshold]:
-            forgotten += words.pop(word)
+        for word in [w for w, count in counts.items() if count <= threshold]:
+            forgotten += counts.pop(word)
     return forgotten
 
 

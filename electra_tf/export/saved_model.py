@@ -93,7 +93,7 @@ def parts_of(
     """The parts of a pre-trained model to export.
 
     Args:
-      what: the part that is asked for; None: all.
+      what: the requested part; None: all.
       format: that of export_model.py; it can hold the parts `known`.
 
     Raises `UserError` if there is none.
@@ -113,7 +113,7 @@ def write_saved_models(
     source: ExportedModel,
     output_dir: str | os.PathLike,
 ) -> list[Path]:
-    """Writes `<output_dir>/<what>/<next version>/` as TensorFlow Serving wants them.
+    """Writes `<output_dir>/<what>/<next version>/` as TensorFlow Serving expects them.
 
     They load with tensorflow and tensorflow_text alone. They get one version number,
     and appear when all are complete.

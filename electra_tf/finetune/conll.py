@@ -231,7 +231,7 @@ def words(
         own = inputs.identity_of(row, identity)
         text = row.get("text")
         if isinstance(text, str) and all(row.get(name) is None for name in names):
-            # Blank lines of a file are no inputs.
+            # Blank lines of a file are skipped.
             if text.strip() or source.form != inputs.LINES:
                 yield Input(where, own | {"text": text})
             continue

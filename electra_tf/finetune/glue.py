@@ -33,7 +33,7 @@ from electra_tf.storage.manifest import MANIFEST, facts_of, read_json
 
 
 class Glue(NamedTuple):
-    """Columns of a task's files, and how GLUE wants its predictions."""
+    """Columns of a task's files, and the form of its predictions."""
 
     text: tuple[int, ...]
     label: int
@@ -245,7 +245,7 @@ def glue_task(name: str, config, tokenizer) -> GlueTask:
 
 
 NAMES = tuple(name for task in GLUE.values() for name in task.submission.values())
-# Nothing here learns WNLI, as in the original: the more frequent of its classes.
+# WNLI: submit the majority class, as the original does.
 _WNLI_ROWS, _WNLI_CLASS = 146, "0"
 
 

@@ -198,7 +198,7 @@ def records(source: Source, choices: Choices = ()) -> Placed:
 
 
 def _cells(source: Source, lines: Iterator[str], choices: Choices) -> Placed:
-    """The rows of a table in text: .tsv without quotes, .csv as RFC 4180 has it."""
+    """The rows of a table in text: .tsv without quotes, .csv as in RFC 4180."""
     name, is_csv = source.name, source.form == "csv"
     delimiter = source.delimiter or ("," if is_csv else "\t")
     rows = (_csv_rows if is_csv else _tsv_rows)(name, lines, delimiter)

@@ -64,7 +64,7 @@ Answer = tuple[str, int | None]
 
 
 class Question(NamedTuple):
-    """A question as a file has it; its answers are not read yet."""
+    """A question as read from a file; its answers are not parsed yet."""
 
     where: str
     context: str
@@ -211,8 +211,8 @@ class _Document(NamedTuple):
 
 def split_words(text: str) -> tuple[list[str], list[int]]:
     """The words of a text, and the first character of each."""
-    words = [*re.finditer(f"[^{_WHITE_SPACE}]+", text)]
-    return [word[0] for word in words], [word.start() for word in words]
+    found = [*re.finditer(f"[^{_WHITE_SPACE}]+", text)]
+    return [word[0] for word in found], [word.start() for word in found]
 
 
 # All questions on a text share its words.
@@ -232,7 +232,7 @@ class SpanHead(Head):
     With `joint_prediction` the end is predicted from the start: in training from the
     right one, else from each of the `beam_size` best starts. `end_logits` is then 0
     outside training, and the loss of the end is meaningless, as in the original.
-    There is no dropout, as in the original.
+    Without dropout, as in the original.
 
     Attributes:
       answerable_classifier: has a logit of "cannot be answered", from the state at

@@ -337,7 +337,7 @@ def decode(task: Any, example: Any, outputs: list[dict[str, Any]]) -> Answers:
 
 
 def null_odds(config, outputs, best: Answer) -> float:
-    """The lowest score of the windows, in float32 as the original has it."""
+    """The lowest score of the windows, in float32, as in the original."""
     if not outputs:
         return _SURELY_NONE
     if config.answerable_classifier:

@@ -73,7 +73,7 @@ def differences(
 
     Args:
       stored: `settings_of` of an earlier start; missing hparams have their defaults.
-      ours: `settings_of` this run, as JSON has it.
+      ours: `settings_of` this run, as in JSON.
       ignored: names that are not compared.
     """
     usual = defaults(FinetuningConfig, IDENTITY, SETTING)

@@ -49,7 +49,7 @@ def stored_scheme(name: str) -> str:
 
 
 def as_bioes(tag: str, scheme: str | None = None) -> str | None:
-    """A tag as BIOES has it; None if the scheme, or any, has no such tag."""
+    """A tag in BIOES; None if the scheme, or any, has no such tag."""
     if scheme == PLAIN or tag == "O":
         return tag
     letters = LETTERS[scheme] if scheme else _ANY

@@ -311,7 +311,7 @@ class Task(ABC):
         """Counts something that is not an error; the summary of the data shows it.
 
         Args:
-          count: 0 for what was recognised once for all.
+          count: 0 prints the remark without a count.
         """
         self.remarks.setdefault(split, collections.Counter())[what] += count
 

@@ -246,7 +246,7 @@ def _check_is_same(checkpoints: Checkpoints, saved: CheckpointManifest) -> None:
     if changed:
         raise UserError(
             f"{checkpoints.prefix(saved.step)} was trained with other settings: "
-            f"{as_text(changed)}.\nSet it back, or {checkpoints.advice}."
+            f"{as_text(changed)}.\nRestore the old value, or {checkpoints.advice}."
         )
     checkpoints.check_identity(saved)
 
@@ -307,7 +307,7 @@ class _Assessment(files.Evaluations):
     def __init__(self, run: Run, folder: str, state, best: Checkpoints | None):
         super().__init__(folder, state.step, run.config.early_stopping_patience)
         self._run, self._state, self._best = run, state, best
-        # Those of a run that kept no best ones would be taken for the best.
+        # Reject checkpoints of a run without keep=best.
         if best and (stored := best.newest_intact()):
             _check_is_same(best, stored)
 

@@ -56,7 +56,7 @@ def _pair(line: str, place: str) -> Pair:
     except JSON_ERRORS:
         pass
     raise UserError(
-        f"{place} is no pair: {line:.80}\nEach line is an object with two texts "
+        f"{place} is not a pair: {line:.80}\nEach line is an object with two texts "
         f"and the name of their set: {', '.join(_KEYS[0])}; or {', '.join(_KEYS[1])}.",
         EXIT_DAMAGED,
     )

@@ -304,7 +304,7 @@ class CheckpointInfo:
         if path is None:
             raise UserError(
                 f"{self.origin} comes without a vocabulary.\nPut its vocab.txt beside "
-                "the weights; export_model.py takes --vocab-file, too."
+                "the weights, or give export_model.py --vocab-file."
             )
         vocab, advice = Vocabulary.load(path), "Give its own vocabulary."
         vocab.check_same(self.vocab_sha256, f"{self.origin} was trained", advice)
@@ -328,7 +328,7 @@ class CheckpointInfo:
         tokenizer = self.tokenizer_config or vocabulary.resolve_settings(
             vocab, do_lower_case=merged.get("do_lower_case")
         )
-        path = Path(os.path.abspath(self.origin))  # "." has a name, too.
+        path = Path(os.path.abspath(self.origin))  # "." also has a name.
         name = path.parent.name if manifest.split_name(path.name) else path.name
         name = merged.pop("model_name", None) or name
         merged |= {"do_lower_case": tokenizer.do_lower_case, "vocab_file": vocab.path}
@@ -433,7 +433,7 @@ def fields_of_hparams(
     """Fields that hparams set, also by `model_size` and the overrides.
 
     Args:
-      defaults: whether a model_size implies the defaults of `ModelConfig`, too, as in
+      defaults: whether a model_size also implies the defaults of `ModelConfig`, as in
         the config of a run.
     """
     found = objectives.translated(hparams)

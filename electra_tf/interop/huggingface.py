@@ -356,7 +356,7 @@ def _known(tensors: dict[str, np.ndarray], note: Log) -> dict[str, np.ndarray]:
 def _parts(folder: Path) -> list[Path]:
     """A directory, or those below it that `write_huggingface` makes.
 
-    One that lost a file counts too: the others alone are another model.
+    Incomplete folders are included, so that reading them raises.
     """
     parts = [folder / name for name in networks.FOLDERS]
     return [part for part in parts if is_directory_of(part)] or [folder]

@@ -177,7 +177,7 @@ def _verify(
 
 
 def _run(backbone, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    # As a function anew, so that a changed activation is seen.
+    # Called directly: a cached predict function would keep the old activation.
     output = backbone.call(
         {
             "token_ids": batch["input_ids"],

@@ -130,7 +130,7 @@ def _options(beam_args: str) -> tuple[str, Any]:
 
     # Errors are raised, and reported once.
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
-    # Workers that Beam starts on this machine import this package, too.
+    # Workers that Beam starts on this machine also import this package.
     root = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)

@@ -105,7 +105,7 @@ class DisentangledEmbeddings(Embeddings):
 
     def __init__(self, base: Embeddings, **kwargs):
         super().__init__(base.config, base.embedding_size, **kwargs)
-        self._base = lambda: base  # Keras would track its weights here, too.
+        self._base = lambda: base  # Keras would also track its weights here.
 
     @property
     def base(self) -> Embeddings:
@@ -308,7 +308,7 @@ class TextEncoder(keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config):
-        # Earlier versions stored shared embeddings; their weights are stored here, too.
+        # Earlier versions stored shared embeddings; their weights are also stored here.
         shared = config.pop("embeddings", None) or {"class_name": "Embeddings"}
         if shared["class_name"] != "Embeddings":
             raise ValueError("Its table is a residual, which the file does not have.")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hardware that a step is compiled for: some has faster forms of the same formula.
+"""The target device of a step; some operations have faster equivalents there.
 
 A setting of the process, like Keras's dtype policy, which is read when a graph is
 traced. The default is the CPU.

@@ -79,7 +79,7 @@ def _gives_one_answer(run: HealthMonitor, limit: float, *rows: np.ndarray) -> bo
     recall, accuracy, loss = (float(row.mean()) for row in rows)
     is_one = recall < limit or (recall > 1 - limit and accuracy < 0.5)
     # With one answer accuracy is the share of one kind, and the loss of guessing its
-    # entropy. A healthy run begins with one answer, too, but at a lower loss.
+    # entropy. A healthy run also begins with one answer, but at a lower loss.
     share = min(max(accuracy, 1e-9), 1 - 1e-9)
     guessing = -share * math.log(share) - (1 - share) * math.log1p(-share)
     may_be_judged = run.is_settled and run.counts_all_tokens

@@ -2,7 +2,7 @@
 """The metrics of pre-training: the original's, as sums that add up over batches.
 
 An objective names those it has (`Objective.metrics`) and forms the sums of a batch
-(`Objective.loss`). Without TensorFlow, because reports and model cards read it, too.
+(`Objective.loss`). Without TensorFlow, because reports and model cards also read it.
 
 `python -m electra_tf.pretrain.metrics` prints the tables of docs/metrics.md.
 """

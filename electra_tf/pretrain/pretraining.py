@@ -224,7 +224,7 @@ class ElectraPretrainer(keras.Model):
         raise ValueError(
             "A call of ElectraPretrainer is a training step, which is not exported.\n"
             "electra_tf.PretrainedModel(config, vocab, model).save(path) writes its "
-            "networks;\na keras.Model on model.electra can be exported, too."
+            "networks;\na keras.Model on model.electra can also be exported."
         )
 
     def compile(self, optimizer="rmsprop", loss=None, metrics=None, **options):

@@ -21,7 +21,7 @@ from electra_tf.storage.manifest import MANIFEST
 def check_free(output_dir: str | os.PathLike) -> None:
     """Raises `UserError` (73) unless a directory is absent or empty.
 
-    In a bucket it must be writable, too.
+    In a bucket it must also be writable.
     """
     path = Path(output_dir)
     found = ["it is a file"] if path.is_file() else remote.names_in(path)

@@ -194,7 +194,7 @@ class Checkpoints:
         if found := differences(manifest.identity, self.identity):
             raise UserError(
                 f"{self.prefix(manifest.step)} belongs to another run: "
-                f"{as_text(found)}.\nSet it back, or {self.advice}."
+                f"{as_text(found)}.\nRestore the old value, or {self.advice}."
             )
         if self.read_only:
             return
@@ -214,7 +214,7 @@ class Checkpoints:
         Args:
           manifest: from `newest_intact` or `verify`.
           variables: name -> tf.Variable.
-          partial: whether the checkpoint may hold other tensors, too.
+          partial: whether the checkpoint may also hold other tensors.
 
         Raises `UserError` (2) when names or shapes differ, naming the first.
         """

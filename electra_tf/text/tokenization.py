@@ -232,14 +232,14 @@ def refuse_table(values: Any) -> None:
     """Raises UserError for a dict or a DataFrame, which yield the names of columns."""
     if isinstance(values, Mapping) or hasattr(values, "columns"):
         raise UserError(
-            f"a {type(values).__name__} is a table, no list: give one of its columns."
+            f"a {type(values).__name__} is a table, not a list: give one column."
         )
 
 
 def basic_tokenize(text: str, config: TokenizerConfig) -> list[str]:
     """Returns the normalised words of a text, before wordpieces: steps 1 to 3."""
-    words = text.translate(_CLEAN).split()
-    return [part for word in words for part in _split_word(word, config)]
+    cleaned = text.translate(_CLEAN).split()
+    return [part for word in cleaned for part in _split_word(word, config)]
 
 
 def raw_words(text: str) -> list[str]:

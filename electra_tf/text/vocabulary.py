@@ -110,7 +110,7 @@ class Vocabulary:
 
     @classmethod
     def load_if_there(cls, path: str | os.PathLike) -> Vocabulary | None:
-        """As `load`; None where there is no file."""
+        """As `load`; None if the file does not exist."""
         return cls.load(path) if os.path.isfile(fetch_once(os.fspath(path))) else None
 
     def __repr__(self) -> str:
@@ -151,8 +151,8 @@ class Vocabulary:
 
         Single characters do not count: some alphabets hold all of ASCII, for any text.
         """
-        words = ((t, t.removeprefix("##")) for t in self.tokens if t[:1] != "[")
-        changed = [t for t, w in words if len(w) > 1 and config.normalize(w) != w]
+        bare = ((t, t.removeprefix("##")) for t in self.tokens if t[:1] != "[")
+        changed = [t for t, w in bare if len(w) > 1 and config.normalize(w) != w]
         return changed if len(changed) > _FEW_CHANGED * len(self) else []
 
     def unused(self, config: TokenizerConfig) -> str | None:

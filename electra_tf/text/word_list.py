@@ -58,12 +58,14 @@ def load(path: str, vocab: Vocabulary, do_lower_case: bool) -> WordList:
     """
     lines, sha256 = _read(path)
     config = resolve_settings(vocab, do_lower_case)
-    words = {tuple(parts) for line in lines if (parts := basic_tokenize(line, config))}
+    spelled = {
+        tuple(parts) for line in lines if (parts := basic_tokenize(line, config))
+    }
     states, moves = {"": 0}, {}
     longest = max(map(len, vocab.tokens))
-    for parts in words:
+    for parts in spelled:
         _add(parts, vocab.ids, longest, states, moves)
-    names = {"".join(parts) for parts in words}
+    names = {"".join(parts) for parts in spelled}
     table = np.array(sorted(moves.items()), np.int64).reshape(-1, 2)
     is_word = np.array([name in names for name in states])
     # One token leads from the first state to a word of one token.
@@ -71,12 +73,12 @@ def load(path: str, vocab: Vocabulary, do_lower_case: bool) -> WordList:
     found = int(is_word[several].sum())
     if not found:
         raise UserError(
-            f"none of the {len(words):,} words of {path} has several tokens of\n"
+            f"none of the {len(spelled):,} words of {path} has several tokens of\n"
             f"{vocab.path}.\nIs the list of another language or script?"
         )
     starts = [t.startswith("##") and _has_no_spaces(t[2:]) for t in vocab.tokens]
     tables = np.array(table[:, 0]), np.array(table[:, 1]), is_word, np.array(starts)
-    return WordList(*tables, len(words), found, path, sha256)
+    return WordList(*tables, len(spelled), found, path, sha256)
 
 
 def _read(path: str) -> tuple[list[str], str]:

@@ -225,7 +225,7 @@ class Cluster(NamedTuple):
             "longer.",
             sys.stderr,
         )
-        os._exit(EXIT_PEER_LOST)  # sys.exit would wait for the other workers, too.
+        os._exit(EXIT_PEER_LOST)  # sys.exit would also wait for the other workers.
 
 
 def parse_duration(text: str, flag: str) -> float:

@@ -40,7 +40,7 @@ def test_both_sets_of_keys(tmp_path):
 )
 def test_other_rows_are_refused(tmp_path, row):
     path = write(tmp_path / "p.jsonl", BLIMP, row)
-    with pytest.raises(UserError, match=r"p.jsonl, line 2 is no pair: ") as caught:
+    with pytest.raises(UserError, match=r"p.jsonl, line 2 is not a pair: ") as caught:
         read_pairs(path)
     assert caught.value.exit_code == EXIT_DAMAGED
     assert len(str(caught.value).splitlines()) <= 3

@@ -186,7 +186,7 @@ def test_vocabulary_without_continuations_is_refused(tiny_data):
 
 def load(folder, words, vocab):
     path = folder / "words.txt"
-    path.write_text("".join(f"{word}\n" for word in words))
+    path.write_text("\n".join(words) + "\n")
     return word_list.load.__wrapped__(str(path), vocab, True)
 
 
@@ -257,7 +257,7 @@ def chinese(tmp_path_factory):
     (folder / "vocab.txt").write_text("".join(f"{t}\n" for t in tokens))
     sizes = random.choice([1, 2, 3, 4], 500, p=[0.1, 0.6, 0.2, 0.1])
     words = ["".join(random.choice(characters, n)) for n in sizes]
-    (folder / "words.txt").write_text("".join(f"{word}\n" for word in words))
+    (folder / "words.txt").write_text("\n".join(words) + "\n")
     lines = ["".join(random.choice(words, 20)) + "。" for _ in range(2000)]
     (folder / "text").mkdir()
     (folder / "text" / "text.txt").write_text("\n".join(lines))

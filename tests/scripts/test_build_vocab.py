@@ -133,7 +133,7 @@ def test_words_that_are_too_long_are_reported(tmp_path):
     [
         ("मैं दिल्ली में रहता हूँ\n" * 9, True),
         ("가나다 학교\n" * 9, True),
-        ("a café " + "and plain words " * 99, False),
+        ("a café " + "and plain text " * 99, False),
         ("北京 text\n" * 9, False),
     ],
 )

@@ -143,7 +143,7 @@ def test_generator_with_its_own_rate_and_norm(jit):
 
 
 def test_the_generators_peak_is_that_of_each_phase():
-    """Its rate stays as it is where the others' rises."""
+    """Its rate stays constant where the others' rises."""
     steps = {0.01: 8, 0.04: STEPS - 8}  # by learning rate
     config = tiny_config(
         phases=[{"num_train_steps": n, "learning_rate": r} for r, n in steps.items()],
