@@ -50,8 +50,10 @@ SECTIONS = {
     ),
     "Errors": ("UserError",),
 }
+MADE_BY_USERS = "Vocabulary", "Tokenizer", "TextEncoder"
+FROM_HPARAMS = "PretrainingConfig", "ModelConfig"
 SHORTER = {"str | os.PathLike": "path", ": Any": "", " -> Any": "", " -> None": ""}
-LIST = re.compile(r"(?m)^(?:Args|Attributes):\n((?:[ ].*\n?|\n(?=[ ]))+)")
+LIST = re.compile(r"(?m)^(Args|Attributes):\n((?:[ ].*\n?|\n(?=[ ]))+)")
 ITEM = re.compile(r"(?m)^( {2,4})(\w[\w, ]*): ((?:.*\n?)(?:\1 +.*\n?)*)")
 RETURNS = re.compile(r"(?m)^Returns:\s+((?:.+\n?)+)")
 RAISES = re.compile(r"(?m)^Raises(?::\s+| (?=`?UserError))(?:.+\n?)+")
@@ -79,12 +81,18 @@ def signature(function: ast.FunctionDef, name: str) -> str:
     return f"```python\n{text}\n```"
 
 
-def markdown(node: ast.AST) -> str:
-    """A docstring in Google's style as Markdown, without what is raised."""
+def markdown(node: ast.AST, of_made: bool = True) -> str:
+    """A docstring in Google's style as Markdown, without what is raised.
+
+    Args:
+      of_made: whether users call it; else its arguments are left out.
+    """
     assert isinstance(node, ast.FunctionDef | ast.ClassDef)
 
     def items(part: re.Match) -> str:
-        rows = (f"- `{i[2]}`: {' '.join(i[3].split())}" for i in ITEM.finditer(part[1]))
+        if part[1] == "Args" and not of_made:
+            return ""
+        rows = (f"- `{i[2]}`: {' '.join(i[3].split())}" for i in ITEM.finditer(part[2]))
         return "\n".join(rows) + "\n"
 
     text = LIST.sub(items, ast.get_docstring(node) or "")
@@ -100,11 +108,12 @@ def parts_of(name: str, methods: list[str], node: ast.AST) -> list[str]:
         return [*parts, signature(node, name), markdown(node)]
     assert isinstance(node, ast.ClassDef)
     own = {part.name: part for part in node.body if isinstance(part, ast.FunctionDef)}
-    if "__init__" in own and name in electra_tf.__all__:
-        parts.append(signature(own["__init__"], name))
-    elif name.endswith("Config") and name != "TokenizerConfig":
+    if name in MADE_BY_USERS:
+        parts += [signature(own["__init__"], name), markdown(node)]
+    else:
+        parts.append(markdown(node, of_made=False))
+    if name in FROM_HPARAMS:
         parts.append(f"`{name}(**hparams)`; [hparams.md](hparams.md) lists them.")
-    parts.append(markdown(node))
     if "NamedTuple" in map(ast.unparse, node.bases):
         fields = (ast.unparse(p) for p in node.body if isinstance(p, ast.AnnAssign))
         parts.append(f"Fields: {', '.join(f'`{field}`' for field in fields)}.")
