@@ -15,7 +15,7 @@ from electra_tf.config.pretraining import PretrainingConfig, switches
 from electra_tf.errors import UserError
 from electra_tf.inference import detection
 from electra_tf.inference.detection import Html, fill
-from electra_tf.pretrain.metrics import ALL_METRICS
+from electra_tf.pretrain.metrics import ALL_METRICS, plotted
 from electra_tf.storage.files import line_writer
 from electra_tf.storage.manifest import read_json
 from electra_tf.train.curves import plot_curves
@@ -80,7 +80,7 @@ def write_report(
     parts += _samples(model_dir)
     if results:
         parts.append(_metrics_table(results))
-    parts += _curves(model_dir, switches(config))
+    parts += _curves(model_dir, config)
     rows = [(key, [json.dumps(value)]) for key, value in sorted(config.items())]
     settings = "<details><summary>config.json</summary>{table}</details>"
     parts.append(fill(f"<h2>Settings</h2>{settings}", table=_table(rows)))
@@ -124,14 +124,16 @@ def _metrics_table(results: dict) -> Html:
     )
 
 
-def _curves(model_dir: Path, switches: list[int]) -> list[Html]:
+def _curves(model_dir: Path, config: dict[str, Any]) -> list[Html]:
     """The loss curves as an image inside the page; [] without metrics."""
-    metrics = model_dir / "metrics.jsonl"
-    if not metrics.is_file():
+    rows = model_dir / "metrics.jsonl"
+    if not rows.is_file():
         return []
+    usual = PretrainingConfig
+    names = (config.get(key, getattr(usual, key)) for key in ("objective", "generator"))
     with tempfile.TemporaryDirectory() as folder:
         picture = Path(folder) / "curves.png"
-        plot_curves(metrics, picture, "", ALL_METRICS, switches)
+        plot_curves(rows, picture, "", plotted(*names), switches(config))
         if not picture.exists():
             return []
         data = base64.b64encode(picture.read_bytes()).decode()

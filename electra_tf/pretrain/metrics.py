@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from electra_tf.config.objectives import GENERATOR, GENERATORS, OBJECTIVES
 from electra_tf.pretrain.health import ALARMS
 from electra_tf.train.reporting import STEP_METRICS, Curve, Metric, Ratio, Sums
 from electra_tf.train.reporting import evaluation_metrics as evaluation_metrics
@@ -200,6 +201,15 @@ ALL_METRICS = (
     *TOKEN_METRICS,
     *POLICY_METRICS,
 )
+
+
+def plotted(objective: str, generator: str) -> tuple[Metric, ...]:
+    """The metrics to draw: those of a generator only if the run trains it."""
+    kind = OBJECTIVES[objective]
+    is_learned = GENERATOR in kind.learns or kind.begins_with
+    if is_learned and GENERATORS[generator].encoders:
+        return ALL_METRICS
+    return tuple(m for m in ALL_METRICS if m not in GENERATOR_METRICS)
 
 
 def tables() -> str:

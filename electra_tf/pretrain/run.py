@@ -26,6 +26,7 @@ from electra_tf.errors import EXIT_OK, EXIT_PREEMPTED
 from electra_tf.paths import joined
 from electra_tf.pretrain import flops
 from electra_tf.pretrain.health import HealthMonitor
+from electra_tf.pretrain.metrics import plotted
 from electra_tf.pretrain.objectives import Objective, objective_of
 from electra_tf.pretrain.pretrain_data import RunData
 from electra_tf.pretrain.pretraining import build_pretrainer, task_of
@@ -143,7 +144,7 @@ def _draw_curves(run: Run) -> None:
         rows,
         picture,
         f"Pre-training of {config.model_name}",
-        run.state.model.objective.metrics,
+        plotted(config.objective, config.generator),
         switches(config.to_dict()),
     )
     run.console.log(f"Checkpoint {run.checkpoints.prefix(step)}, curves {picture}")

@@ -40,3 +40,17 @@ def test_a_step_logs_what_an_evaluation_computes():
 def test_a_ratio_without_counts_is_zero():
     sums = {"right": np.array([3.0, 0.0]), "all": np.array([4.0, 0.0])}
     np.testing.assert_array_equal(Ratio("right", "all")(sums), [0.75, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("objective", "generator", "is_drawn"),
+    [
+        *(("electra", "masked_lm", True), ("mlm", "tied", True)),
+        *(("two_stage", "masked_lm", True), ("frozen_generator", "masked_lm", False)),
+        *(("multi_choice", "unigram", False), ("electra", "uniform", False)),
+    ],
+)
+def test_generators_that_learn_nothing_have_no_curves(objective, generator, is_drawn):
+    names = {metric.name for metric in metrics.plotted(objective, generator)}
+    assert ("masked_lm_loss" in names) == is_drawn
+    assert {"loss", "disc_loss", "token_loss"} <= names
