@@ -238,6 +238,8 @@ class SpanHead(Head):
       answerable_classifier: has a logit of "cannot be answered", from the state at
         [CLS] and, with `answerable_uses_start_logits`, the expected state at the start.
       answerable_weight: of that classifier's loss.
+      n_best_size: starts and ends of a window that answers are made of, without
+        `joint_prediction`.
     """
 
     kind = "qa"
@@ -246,6 +248,7 @@ class SpanHead(Head):
 
     joint_prediction: bool = True
     beam_size: int = 20
+    n_best_size: int = 20
     answerable_classifier: bool = True
     answerable_uses_start_logits: bool = True
     answerable_weight: float = 0.5
@@ -316,6 +319,12 @@ class SpanHead(Head):
             of_class = tf.nn.sigmoid_cross_entropy_with_logits(labels, logits)
             losses += self.answerable_weight * of_class
         return losses
+
+    def answer(self, facts, outputs):
+        """spans float32 [B, 4 K + 1], see `qa_graph.window_values`."""
+        from electra_tf.finetune import qa_graph
+
+        return {"spans": qa_graph.window_values(outputs, self)}
 
     def text_shapes(self, facts):
         """question and context."""
@@ -678,9 +687,8 @@ class QATask(Task):
         from electra_tf.finetune import qa_graph
 
         document, windows = self._document(example), self.windows(example)
-        outputs = {k: np.array([row[k] for row in rows]) for k in (rows or [{}])[0]}
-        values = np.zeros([0, qa_graph.num_values(self.config)], np.float32)
-        values = qa_graph.window_values(outputs, self.config) if rows else values
+        values = np.array([row["spans"] for row in rows], np.float32)
+        values = values.reshape(-1, qa_graph.num_values(self.config))
         shown = np.array([(0, x.places[0], len(x.places), x.shift) for x in windows])
         row, first, length, shift = shown.astype(np.int32).reshape(-1, 4).T
         places = qa_graph.Windows(row, first, length, first + shift)

@@ -21,6 +21,7 @@ from electra_tf.text import tf_packing
 from electra_tf.text.tf_packing import EncoderInputs
 from electra_tf.text.tf_tokenization import characters
 
+_NEVER = -1e9
 _NOTHING = Answer(qa_answers.NO_SPAN, 0.0, 0.0)
 # Outputs of a head that predicts the end from the start.
 _JOINT = ("start_top_index", "start_top_log_probs")
@@ -125,7 +126,11 @@ def num_values(config) -> int:
 
 
 def window_values(outputs: Mapping[str, tf.Tensor], config) -> tf.Tensor:
-    """The spans of windows and their scores of no answer: float32 [W, 4 K + 1]."""
+    """The spans of windows and their scores of no answer: float32 [W, 4 K + 1].
+
+    Args:
+      config: a FinetuningConfig, or the head.
+    """
     spans = [*_spans(outputs, config), _null_score(outputs, config)[:, None]]
     return tf.concat([tf.cast(x, tf.float32) for x in spans], 1)
 
@@ -184,6 +189,9 @@ def _spans(outputs: Mapping[str, tf.Tensor], config) -> _Spans:
         log_total = 0.0
     else:
         starts, ends = outputs["start_logits"], outputs["end_logits"]
+        # Sequences may be shorter than that.
+        more = [[0, 0], [0, tf.maximum(config.n_best_size - tf.shape(starts)[1], 0)]]
+        starts, ends = (tf.pad(x, more, constant_values=_NEVER) for x in (starts, ends))
         best_starts = tf.math.top_k(starts, config.n_best_size)
         best_ends = (x[:, None] for x in tf.math.top_k(ends, config.n_best_size))
         log_total = tf.reduce_logsumexp(starts, 1) + tf.reduce_logsumexp(ends, 1)

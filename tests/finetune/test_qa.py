@@ -39,6 +39,13 @@ def task_on(folder, train, dev=None, test=None, name="train.json", **more):
     return task
 
 
+def with_spans(task, row):
+    """The outputs for a window with what the graph adds for its answers."""
+    row = {name: np.asarray(value, np.float32) for name, value in row.items()}
+    batch = {name: tf.constant(value[None]) for name, value in row.items()}
+    return row | {"spans": task.head.answer(None, batch)["spans"][0].numpy()}
+
+
 def answered(task, split, places):
     """The split's scorer, where the answer to question k is the tokens places[k]."""
     scorer = task.scorer(split)
@@ -52,7 +59,8 @@ def answered(task, split, places):
             row |= {"end_top_index": np.full([beam, beam], last + shift)}
             row |= {"end_top_log_probs": np.full([beam, beam], -50.0)}
             row["start_top_log_probs"][0] = row["end_top_log_probs"][0, 0] = 0.0
-            scorer.update(row | {"eid": features["eid"], "answerable_logit": -3.0})
+            row |= {"eid": features["eid"], "answerable_logit": -3.0}
+            scorer.update(with_spans(task, row))
     return scorer
 
 
@@ -86,14 +94,16 @@ def test_answers_are_those_that_are_scored(tmp_path, is_joint):
         fields = {"question": "who ?"[: 5 - number % 6], "context": context}
         example, rows = task.input_example(number, fields), []
         for _ in task.featurize(example, False):
-            row = {name: rng.normal(size=16) for name in ("start_logits", "end_logits")}
+            length = 16 - int(rng.integers(11))  # of the batch that the window is in
+            names = ("start_logits", "end_logits")
+            row = {name: rng.normal(size=length) for name in names}
             row |= {"answerable_logit": rng.normal()}
             if is_joint:
                 row["start_top_log_probs"] = rng.normal(size=6)
                 row["end_top_log_probs"] = rng.normal(size=(6, 6))
                 row["start_top_index"] = rng.permutation(16)[:6]
                 row["end_top_index"] = rng.permuted([[*range(16)]] * 6, axis=1)[:, :6]
-            rows.append({k: np.asarray(v, np.float32) for k, v in row.items()})
+            rows.append(with_spans(task, row))
         expected = qa_answers.decode(task, example, rows)
         found = task.prediction(example, rows)
         text = expected.best.text if expected.best.tokens else ""
