@@ -25,6 +25,7 @@ DATA = [
 # --runner beam; it asks for protobuf<7, which TensorFlow takes as well.
 BEAM = ["apache-beam>=2.77,<3"]
 ONNX = ["onnx>=1.17,<2", "onnxruntime>=1.20,<2", "tf2onnx>=1.17,<2"]
+DOCS = ["mkdocs-material>=9.6,<10"]
 TENSORBOARD = ["tensorboard>=2.21,<3"]  # 2.20 does not start beside setuptools 82
 FSSPEC = "fsspec>=2025.5"
 # Without the lower bound of aiobotocore, pip looks through years of its releases.
@@ -86,6 +87,7 @@ setup(
         "ray": ["ray[tune]>=2.40,<3"],  # examples/ray_sweep.py
         "s3": S3,  # data, runs and exports at s3://
         "gcs": [FSSPEC, "gcsfs>=2025.5"],  # and at gs://
+        "docs": DOCS,  # mkdocs serve
         "test": [
             "pytest>=8,<10",
             "pytest-xdist>=3.6,<4",
@@ -110,6 +112,7 @@ setup(
             "starlette>=0.40,<2",
             "uvicorn>=0.30,<1",
             *TENSORBOARD,
+            *DOCS,
             # Buckets, and an S3 on this machine.
             *S3,
             "boto3>=1.40,<2",

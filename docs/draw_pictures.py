@@ -1,60 +1,209 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws the pictures of README.md and docs/metrics.md.
+"""Draws the pictures of README.md and docs/ into docs/images/.
 
-  python docs/draw_pictures.py                        # detect.png
-  python docs/draw_pictures.py HEALTHY COLLAPSED      # curves.png, of two runs
+  python3 docs/draw_pictures.py                        # method_*.svg, detect_*.svg
+  python3 docs/draw_pictures.py HEALTHY COLLAPSED STEP # curves_*.svg, of two runs
 
-The runs are those of examples/tour.json, `"eval_every_steps": 100` and
-`eval_tfrecords` of the unread novel; the second with `"learning_rate": 0.03`.
+Each is drawn twice, for light and for dark pages. The runs are those of
+docs/metrics.md; STEP is that of the alarm in the second.
 """
 
+import functools
+import io
 import json
 import sys
+from collections.abc import Callable, Iterator
+from html import escape
 from pathlib import Path
-
-import matplotlib.pyplot as plt
-import numpy as np
-
-import electra_tf
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-# In each but the first a word is wrong; the last is missed.
-TEXTS = (
-    "She opened the door, and the old man came in.",
-    "He put the letter in his was and went out.",
-    "The two men walked along the road in the they.",
-    "She opened the window and looked into the said.",
-    "I do not know what you because.",
-    "It was the first time that she had ever to him.",
+CHARACTER = 9.0  # width at the size below
+FONT = (
+    'font-family="ui-monospace, SFMono-Regular, Menlo, Consolas, monospace" '
+    'font-size="15"'
+)
+SANS = (
+    "font-family=\"system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif\" "
+    'font-size="14"'
 )
 
 
-def draw_detection() -> None:
-    """What the discriminator of examples/novels_model says of each word."""
+class Colours(NamedTuple):
+    """The colours of a page."""
+
+    text: str
+    faint: str
+    token: str  # background of a token
+    generator: str
+    discriminator: str
+    page: str
+
+
+PAGES = {
+    "light": Colours("#1f2328", "#6e7781", "#eef1f4", "#c2571a", "#1f6fc4", "#ffffff"),
+    "dark": Colours("#e6edf3", "#8b949e", "#21262d", "#f0883e", "#58a6ff", "#0d1117"),
+}
+
+# What the discriminator of examples/novels_model is shown: text, the replaced word,
+# the original one.
+TEXTS = (
+    ("She opened the door, and the old man came in.", "", ""),
+    ("The captain lit his pipe and looked out of the because.", "because", "window"),
+    ("She took a cup of were and sat down by the fire.", "were", "tea"),
+    ("The two men walked along the road in the they.", "they", "rain"),
+    ("He took off his hat and sat down in the said.", "said", "chair"),
+    ("The old man gave her a cup of house.", "house", "tea"),
+)
+
+
+def text(x, y, words, colour, look=SANS, anchor="middle", more="") -> str:
+    """A line of text, centred at a height."""
+    return (
+        f'<text x="{x:.1f}" y="{y + 5:.1f}" fill="{colour}" text-anchor="{anchor}" '
+        f"{look} {more}>{escape(words)}</text>"
+    )
+
+
+def token(x, y, words, fill, colour, opacity=1.0, border="none") -> str:
+    """A word in a box, x being the left edge; its width is `width_of`."""
+    width = width_of(words)
+    return (
+        f'<rect x="{x:.1f}" y="{y - 14:.1f}" width="{width:.1f}" height="28" rx="6" '
+        f'fill="{fill}" fill-opacity="{opacity:.2f}" stroke="{border}"/>'
+        f'<text x="{x + 8:.1f}" y="{y + 5:.1f}" fill="{colour}" {FONT} '
+        f'textLength="{CHARACTER * len(words):.1f}">{escape(words)}</text>'
+    )
+
+
+def width_of(words: str) -> float:
+    """The width of a token's box."""
+    return CHARACTER * len(words) + 16
+
+
+def arrow(x1, y1, x2, y2, colour, more="") -> str:
+    """A line with a head."""
+    return (
+        f'<path d="M{x1},{y1} L{x2 - 6},{y2}" stroke="{colour}" stroke-width="1.5" '
+        f'fill="none" {more}/>'
+        f'<path d="M{x2 - 7},{y2 - 4} L{x2},{y2} L{x2 - 7},{y2 + 4} Z" '
+        f'fill="{colour}"/>'
+    )
+
+
+def draw_method(page: Colours) -> Iterator[str]:
+    """Figure 2 of the ELECTRA paper: mask, generate, sample, discriminate."""
+    original = "the chef cooked the meal".split()
+    masked = ["[MASK]", "chef", "[MASK]", "the", "meal"]
+    sampled = ["the", "chef", "ate", "the", "meal"]
+    first, second, third = 60, 225, 535  # centres of the columns of tokens
+    generator, discriminator, answers = (305, 125), (615, 155), 845
+    top, step = 76, 42
+    for x, words in (
+        (first, "a text"),
+        (second, "15 % masked"),
+        (third, "words sampled"),
+        (answers, "replaced?"),
+    ):
+        yield text(x, 32, words, page.faint)
+    for row, words in enumerate(zip(original, masked, sampled, strict=True)):
+        y = top + row * step
+        is_masked, is_replaced = words[1] == "[MASK]", words[2] != words[0]
+        colour = page.generator if is_masked else page.faint
+        look = "" if is_masked else 'stroke-dasharray="2 4"'
+        yield arrow(first + 46, y, second - 45, y, colour, look)
+        yield arrow(second + 42, y, third - 38, y, colour, look)
+        yield arrow(third + 38, y, answers - 55, y, page.discriminator)
+        columns = zip((first, second, third), words, strict=True)
+        for number, (x, word) in enumerate(columns):
+            stands_out = is_masked and number == 1 or is_replaced and number == 2
+            fill = page.generator if stands_out else page.token
+            ink = page.page if stands_out else page.text
+            border = page.generator if is_masked and number == 2 else "none"
+            yield token(x - width_of(word) / 2, y, word, fill, ink, 1.0, border)
+        verdict, ink = "original", page.faint
+        if is_replaced:
+            verdict, ink = "replaced", page.generator
+        weight = 'font-weight="600"' if is_replaced else ""
+        yield text(answers, y, verdict, ink, more=weight)
+    height = 4 * step + 56
+    for (x, width), colour, title, lines in (
+        (generator, page.generator, "Generator", ("a small masked", "language model")),
+        (
+            discriminator,
+            page.discriminator,
+            "Discriminator",
+            ("ELECTRA: the", "model you keep"),
+        ),
+    ):
+        yield (
+            f'<rect x="{x}" y="{top - 28}" width="{width}" height="{height}" rx="12" '
+            f'fill="{page.page}"/><rect x="{x}" y="{top - 28}" width="{width}" '
+            f'height="{height}" rx="12" fill="{colour}" fill-opacity="0.14" '
+            f'stroke="{colour}" stroke-width="1.5"/>'
+        )
+        middle, centre = x + width / 2, top + 2 * step
+        yield text(middle, centre - 22, title, colour, more='font-weight="700"')
+        for number, line in enumerate(lines):
+            yield text(middle, centre + 4 + 20 * number, line, page.text)
+    below = top + 4 * step + 56
+    yield text(367, below, "learns from the masked tokens", page.generator)
+    yield text(692, below, "learns from every token", page.discriminator)
+
+
+def draw_detection(page: Colours) -> Iterator[str]:
+    """What the discriminator of examples/novels_model finds in TEXTS."""
+    import electra_tf
+
+    def shade(x, y, words, probability):
+        strong = probability > 0.5
+        fill = page.generator if probability > 0.1 else page.token
+        opacity = probability if probability > 0.1 else 1.0
+        return token(x, y, words, fill, page.page if strong else page.text, opacity)
+
     model = electra_tf.load(str(ROOT / "examples" / "novels_model"))
-    figure, axes = plt.subplots(figsize=(7.2, 2.3), dpi=200)
-    axes.axis("off")
-    colours = plt.get_cmap("OrRd")
-    renderer = figure.canvas.get_renderer()
-    for line, tokens in enumerate(model.detect(list(TEXTS))):
-        x, y = 0.0, 1 - (line + 0.5) / len(TEXTS)
-        for token in tokens:
-            share = token.probability
-            box = {"facecolor": colours(share * 0.8), "edgecolor": "none", "pad": 1.5}
-            label = axes.text(x, y, token.text, fontsize=11, va="center", bbox=box)
-            extent = label.get_window_extent(renderer)
-            x = axes.transAxes.inverted().transform((extent.x1, 0))[0] + 0.012
-            if share > 0.3:
-                axes.text(x, y, f"{share:.2f}", fontsize=7, color="#8a2b0e", va="top")
-                x += 0.045
-    _save(figure, "detect.png")
+    yield text(20, 24, "probability of a replacement", page.faint, anchor="start")
+    for number in range(1, 6):
+        yield shade(180 + 46 * number, 24, f"{number / 5:.1f}", number / 5)
+    yield text(840, 24, "the underlined word replaced", page.faint, anchor="end")
+    rows = zip(TEXTS, model.detect([row[0] for row in TEXTS]), strict=True)
+    for line, ((_, replaced, original), tokens) in enumerate(rows):
+        x, y, verdict = 20.0, 66 + 38 * line, "nothing"
+        for each in tokens:
+            yield shade(x, y, each.text, each.probability)
+            if each.text == replaced:
+                end = "caught" if each.probability > 0.5 else "missed"
+                verdict = f"{original}: {end}, {each.probability:.2f}"
+                width = width_of(each.text) - 8
+                yield (
+                    f'<path d="M{x + 4:.1f},{y + 17} h{width:.1f}" '
+                    f'stroke="{page.text}" stroke-width="2"/>'
+                )
+            x += width_of(each.text) + 4
+        yield text(840, y, verdict, page.text, anchor="end")
 
 
-def draw_curves(healthy: str, collapsed: str) -> None:
-    """Four metrics of two runs; the AUC is of evaluations."""
-    runs = {"healthy": (healthy, "#2b6cb0"), "collapsed": (collapsed, "#c0582b")}
+def draw_curves(
+    page: Colours, healthy: str, collapsed: str, alarm: str
+) -> Iterator[str]:
+    """Four metrics of two runs, the AUC of evaluations; `alarm` is a step."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+    import numpy as np
+
+    plt.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "curves"}
+    plt.rcParams |= dict.fromkeys(("text.color", "axes.labelcolor"), page.text)
+    plt.rcParams |= dict.fromkeys(
+        ("axes.edgecolor", "xtick.color", "ytick.color"), page.faint
+    )
+    runs = {
+        "healthy": (healthy, page.discriminator),
+        "collapsed": (collapsed, page.generator),
+    }
     metrics = ("masked_lm_loss", "disc_loss", "disc_recall", "disc_auc_tokens")
-    figure, axes = plt.subplots(1, 4, figsize=(10, 2.4), dpi=130, layout="tight")
+    figure, axes = plt.subplots(1, 4, figsize=(10.5, 2.6), layout="tight")
     for label, (run, colour) in runs.items():
         for axis, metric in zip(axes, metrics, strict=True):
             evaluated = metric == "disc_auc_tokens"
@@ -62,28 +211,50 @@ def draw_curves(healthy: str, collapsed: str) -> None:
             rows = [json.loads(line) for line in (Path(run) / name).open()]
             steps = np.array([row["step"] for row in rows])
             values = np.array([row[metric] for row in rows])
-            width = 1 if evaluated else 25  # each point is a mean of these steps
+            width = 1 if evaluated else 50  # each point is a mean of these steps
             count = len(values) // width * width
             means = values[:count].reshape(-1, width).mean(1)
-            axis.plot(steps[width - 1 : count : width], means, colour, label=label)
-            axis.set_title(metric, fontsize=9)
-            axis.set_xlabel("step", fontsize=8)
-            axis.tick_params(labelsize=7)
+            axis.plot(
+                steps[width - 1 : count : width], means, color=colour, label=label
+            )
+            axis.set_title(metric, fontsize=10)
+            axis.set_xlabel("step", fontsize=9)
+            axis.tick_params(labelsize=8)
             axis.spines[["top", "right"]].set_visible(False)
     axes[2].set_ylim(bottom=-0.01)
-    axes[3].set_ylim(0.45, 0.85)
-    axes[0].legend(fontsize=8, frameon=False)
-    _save(figure, "curves.png")
+    axes[2].axvline(int(alarm), color=page.generator, linestyle=":")
+    axes[2].annotate(" alarm", (int(alarm), 0.5), ("data", "axes fraction"))
+    axes[3].axhline(0.5, color=page.faint, linestyle=":")
+    axes[0].legend(fontsize=9, frameon=False, labelcolor=page.text)
+    with io.StringIO() as file:
+        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+        drawn = file.getvalue()
+    plt.close(figure)
+    yield drawn[drawn.index("<svg") :]
 
 
-def _save(figure, name: str) -> None:
+def save(name: str, size: tuple[int, int], title: str, draw: Callable) -> None:
+    """Writes a picture for light and for dark pages."""
     folder = ROOT / "docs" / "images"
     folder.mkdir(exist_ok=True)
-    figure.savefig(folder / name, bbox_inches="tight", pad_inches=0.05)
+    width, height = size
+    for scheme, page in PAGES.items():
+        lines = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+            f'width="{width}" height="{height}" role="img">',
+            f"<title>{escape(title)}</title>",
+            *draw(page),
+            "</svg>\n",
+        ]
+        (folder / f"{name}_{scheme}.svg").write_text("\n".join(lines))
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3:
-        draw_curves(*sys.argv[1:])
+    if len(sys.argv) == 4:
+        curves = functools.partial(
+            draw_curves, healthy=sys.argv[1], collapsed=sys.argv[2], alarm=sys.argv[3]
+        )
+        save("curves", (1008, 250), "A healthy and a collapsed run", curves)
     else:
-        draw_detection()
+        save("method", (905, 320), "Replaced token detection", draw_method)
+        save("detect", (860, 280), "Replaced words, caught and missed", draw_detection)
