@@ -87,8 +87,7 @@ def measure(path: Path, check: Check, precision: str) -> list[verification.Resul
     mask, results = check.inputs[NAMES[1]], []
     for name, found in zip(names, session.run(names, check.inputs), strict=True):
         expected = check.expected[name]
-        counts = mask if expected.shape[:2] == mask.shape else None
-        gap = verification.difference(expected, found, counts, relative=True)
+        gap = verification.difference(expected, found, mask, relative=True)
         quantity, reader = f"{path.stem}/{name}", f"onnxruntime, {precision}"
         results.append(verification.Result(quantity, reader, gap, TOLERANCE[precision]))
     verification.require(results)

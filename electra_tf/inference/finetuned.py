@@ -33,9 +33,8 @@ from electra_tf.inference.model import Predictor
 from electra_tf.inference.scoring import chunks
 from electra_tf.interop import huggingface, readers
 from electra_tf.interop.checkpoint import FINETUNE, fit_rows
-from electra_tf.interop.huggingface import ARCHITECTURES
 from electra_tf.interop.networks import Network
-from electra_tf.interop.task_heads import BY_LAYER, HEADS
+from electra_tf.interop.task_heads import HEADS
 from electra_tf.storage import checkpoints
 from electra_tf.storage.manifest import MANIFEST, read_json
 from electra_tf.storage.mirror import bring_model
@@ -122,7 +121,10 @@ def _predictor(folder: Path, config: Mapping[str, Any]) -> TaskPredictor:
 
 def _kind_of(folder: Path, network: Network, config: Mapping[str, Any]) -> str:
     """The kind of head that config.json and the weights agree on."""
-    [expected], found = config["architectures"][:1], ARCHITECTURES[network.head()]
+    [expected], found = (
+        config["architectures"][:1],
+        huggingface.architecture_of(network),
+    )
     if not expected.endswith(found.removeprefix("Electra")):
         raise UserError(
             f"{folder / huggingface.CONFIG} names {expected}, but the weights are "
@@ -131,7 +133,7 @@ def _kind_of(folder: Path, network: Network, config: Mapping[str, Any]) -> str:
         )
     count, problem = _num_outputs(network), config.get("problem_type") or None
     for kind, row in HEADS.items():
-        if row.layers[0] != network.head() or not row.fits(problem, count):
+        if row.layers != network.task.layers or not row.fits(problem, count):
             continue
         for key, value in row.settings.items():
             if config.get(key, value) != value:
@@ -147,14 +149,14 @@ def _kind_of(folder: Path, network: Network, config: Mapping[str, Any]) -> str:
 
 
 def _num_outputs(network: Network) -> int:
-    return len(network.weight(f"{BY_LAYER[network.head()].layers[-1]}/bias"))
+    return len(network.weight(f"{network.task.layers[-1]}/bias"))
 
 
 def _labels(
     folder: Path, config: Mapping[str, Any], network: Network
 ) -> tuple[str, ...]:
     """The names of the classes, in the order of the outputs; tags may be equal."""
-    count, row = _num_outputs(network), BY_LAYER[network.head()]
+    count, row = _num_outputs(network), network.task
     names = config.get("id2label") or {str(i): f"LABEL_{i}" for i in range(count)}
     try:
         labels = tuple(str(names[str(i)]) for i in range(count))

@@ -17,6 +17,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -24,15 +25,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from electra_tf import startup
-from electra_tf.config.hparams import check
 from electra_tf.config.model import ModelConfig
 from electra_tf.console import Log, silent
 from electra_tf.errors import EXIT_DAMAGED, UserError, reason_of
-from electra_tf.interop import cards, checkpoint, networks, verification
+from electra_tf.interop import cards, checkpoint, electra, networks, verification
 from electra_tf.interop.cards import UNSTATED, Publication
 from electra_tf.interop.checkpoint import CheckpointInfo, StoredModel
 from electra_tf.interop.networks import Network
-from electra_tf.interop.task_heads import BY_LAYER, ONE, SEGMENTS
+from electra_tf.interop.task_heads import ONE, SEGMENTS
 from electra_tf.storage.checkpoints import StoredTensors, of_arrays
 from electra_tf.storage.manifest import format_of, read_json, verify_folder
 from electra_tf.text import vocabulary
@@ -40,29 +40,9 @@ from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary, write_tokens
 
 FORMAT = "huggingface"
 CONFIG = "config.json"
-PREFIX = "electra."  # before the names of an encoder, except in an ElectraModel
-TIED = "generator_lm_head.weight"
-_WORDS = "electra.embeddings.word_embeddings.weight"
-_HEADS = ("discriminator_predictions.", "generator_predictions.", "generator_lm_head.")
-ARCHITECTURES = {
-    networks.DISCRIMINATOR_HEAD: "ElectraForPreTraining",
-    networks.GENERATOR_HEAD: "ElectraForMaskedLM",
-    **{layer: head.architecture for layer, head in BY_LAYER.items()},
-    None: "ElectraModel",
-}
-# Names of activations there -> here; of several for one of ours, the last is written.
-_ACTIVATIONS = {name: name for name in ("gelu", "relu", "tanh", "linear")}
-_ACTIVATIONS |= dict.fromkeys(("gelu_new", "gelu_pytorch_tanh"), "gelu_tanh")
+FAMILIES = {electra.MODEL_TYPE: electra}
 # Keys of config.json that change the computation and have one value here.
-_ALWAYS = {
-    "layer_norm_eps": 1e-12,
-    "is_decoder": False,
-    "add_cross_attention": False,
-    "position_embedding_type": "absolute",
-    "pruned_heads": {},
-    "quantization_config": None,
-    "auto_map": None,  # a program of its own
-}
+_ALWAYS = {"quantization_config": None, "auto_map": None}  # a program of its own
 
 
 def is_directory_of(folder: Path) -> bool:
@@ -72,80 +52,49 @@ def is_directory_of(folder: Path) -> bool:
     return bool(files_in(folder)) or "model_type" in _json_of(folder / CONFIG)
 
 
-def _transposed(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Our weights with the kernels of dense layers transposed, as they are there."""
-    return {
-        name: np.ascontiguousarray(array.T) if name.endswith("/kernel") else array
-        for name, array in tensors.items()
-    }
-
-
 # config.json, for reading and for writing.
 
 
-def check_representable(network: Network, origin: str) -> None:
-    """Raises `UserError` for a network that transformers would compute differently.
-
-    Its masked language model always has gelu in the head; here the head has the
-    activation of the layers.
-    """
-    act = network.shape.hidden_act
-    if act != "gelu" and network.head() == networks.GENERATOR_HEAD:
-        raise UserError(
-            f"{origin}: hidden_act is {act}; the head of ElectraForMaskedLM always has "
-            "gelu, generators here have one activation throughout.\n"
-            "Of a whole model, its discriminator or encoder alone can be converted."
-        )
+def family_of(shape: ModelConfig) -> ModuleType:
+    """The family that computes what a shape's block does."""
+    return electra
 
 
-def config_of(network: Network, pad_id: int) -> dict[str, Any]:
+def architecture_of(network: Network) -> str:
+    """The class there."""
+    if network.task:
+        return network.task.architecture
+    return family_of(network.shape).ARCHITECTURES[network.head()]
+
+
+def config_of(network: Network, vocab: Vocabulary, max_length: int) -> dict[str, Any]:
     """The config.json of a network."""
-    shape = dataclasses.asdict(network.shape)
-    names = {ours: theirs for theirs, ours in _ACTIVATIONS.items()}
-    shape["hidden_act"] = names[network.shape.hidden_act]
+    family = family_of(network.shape)
     config: dict[str, Any] = {
-        "architectures": [ARCHITECTURES[network.head()]],
-        "model_type": "electra",
-        "embedding_size": network.embedding_size,
-        "layer_norm_eps": _ALWAYS["layer_norm_eps"],
-        "pad_token_id": pad_id,
+        "architectures": [architecture_of(network)],
+        "model_type": family.MODEL_TYPE,
         "tie_word_embeddings": True,
         "dtype": "float32",
     }
     if network.labels:
-        config["id2label"] = {str(i): label for i, label in enumerate(network.labels)}
-        config["label2id"] = {label: i for i, label in enumerate(network.labels)}
+        config |= electra.labels(network.labels)
     if network.task and network.task.problem_type:
         config["problem_type"] = network.task.problem_type
-    return shape | config
+    return family.config_of(network, vocab, max_length) | config
 
 
-def shape_of(config: dict[str, Any], folder: Path) -> tuple[ModelConfig, int]:
-    """(shape, embedding size) by a config.json; `UserError` for other families."""
-    place = folder / CONFIG
-    family = config.get("model_type")
-    if family != "electra":
+def shape_of(
+    config: dict[str, Any], folder: Path
+) -> tuple[ModuleType, ModelConfig, int]:
+    """(family, shape, embedding size) by a config.json; `UserError` for others."""
+    place, name = folder / CONFIG, config.get("model_type")
+    if name not in FAMILIES:
         raise UserError(
-            f"{place} is of the model family {family!r}, not 'electra'.\n"
-            "Only ELECTRA models can be read."
+            f"{place} is of the model family {name!r}, not {' or '.join(FAMILIES)}.\n"
+            "No other can be read."
         )
-    for name, only in _ALWAYS.items():
-        if (value := config.get(name, only)) != only:
-            raise UserError(
-                f"{place}: {name} is {value!r}; this project, like the original, "
-                f"computes with {only!r} alone."
-            )
-    fields = dataclasses.fields(ModelConfig)
-    values = {field.name: config.get(field.name, field.default) for field in fields}
-    act = str(values["hidden_act"])
-    if act not in _ACTIVATIONS:
-        raise UserError(
-            f"{place}: hidden_act {act} is not known here.\nKnown are "
-            f"{', '.join(_ACTIVATIONS)}."
-        )
-    values["hidden_act"] = _ACTIVATIONS[act]
-    values = check(ModelConfig, values, str(place))
-    return ModelConfig(**values), config.get("embedding_size", 128)
+    electra.check_fixed(config, _ALWAYS, place)
+    return FAMILIES[name], *FAMILIES[name].shape_of(config, place)
 
 
 # ------------------------------------------------------------------------- writing
@@ -186,7 +135,7 @@ def write_networks(
       more: facts for it.
     """
     for network in found.values():
-        check_representable(network, stored.origin)
+        family_of(network.shape).check_representable(network, stored.origin)
     tokenizer = vocabulary.fast_tokenizer(
         stored.vocab.distinct, stored.tokenizer_config
     )
@@ -210,24 +159,22 @@ def write_networks(
 def _write_network(
     network: Network, stored: StoredModel, folder: Path, publication: Publication
 ) -> list[verification.Result]:
-    known = networks.weight_names(network.shape.num_hidden_layers)
-    theirs = {name.ours: name.huggingface for name in known}
-    theirs = networks.renamed(_transposed(network.tensors), theirs, stored.origin)
-    if network.head() is None:
-        theirs = {k.removeprefix(PREFIX): v for k, v in theirs.items()}
+    family = family_of(network.shape)
+    theirs = family.write(network, stored.origin)
     try:
         save_file(theirs, folder / WEIGHTS, metadata={"format": "pt"})
     except SafetensorError as error:
         raise OSError(None, str(error)) from error
-    config = config_of(network, stored.vocab.pad_id)
-    _write_json(folder / CONFIG, dict(sorted(config.items())))
     limit = stored.trained_length or network.shape.max_position_embeddings
-    write_tokenizer(folder, stored.vocab, stored.tokenizer_config, limit)
+    config = config_of(network, stored.vocab, limit)
+    _write_json(folder / CONFIG, dict(sorted(config.items())))
+    tokenizer = stored.vocab, stored.tokenizer_config
+    write_tokenizer(folder, *tokenizer, limit, family.INPUTS)
     _write_card(network, stored, folder, publication)
     again = read_network(folder)
     batch, ours, results = verification.reread(network, again, stored.vocab.pad_id)
     if _peer_installed():
-        results += _compare_with_peer(folder, network.head(), batch, ours)
+        results += _compare_with_peer(folder, network, batch, ours)
     return results
 
 
@@ -238,7 +185,7 @@ def _peer_installed() -> bool:
 
 def _compare_with_peer(
     folder: Path,
-    head: str | None,
+    network: Network,
     batch: Mapping[str, np.ndarray],
     ours: dict[str, np.ndarray],
 ) -> list[verification.Result]:
@@ -252,7 +199,7 @@ def _compare_with_peer(
     import transformers.utils.logging
 
     transformers.utils.logging.disable_progress_bar()
-    model, loading = getattr(transformers, ARCHITECTURES[head]).from_pretrained(
+    model, loading = getattr(transformers, architecture_of(network)).from_pretrained(
         str(folder),
         output_loading_info=True,
         local_files_only=True,
@@ -265,18 +212,18 @@ def _compare_with_peer(
                 f"{sorted(loading[kind])[0]}.",
                 EXIT_DAMAGED,
             )
-    ids, mask, segments = (
-        torch.tensor(batch[name]).long()
-        for name in ("input_ids", "input_mask", "segment_ids")
-    )
-    inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": segments}
-    if head in BY_LAYER and BY_LAYER[head].has_choices:  # of one choice each
-        inputs = {name: tensor[:, None] for name, tensor in inputs.items()}
+    names = {"attention_mask": "input_mask", "token_type_ids": "segment_ids"}
+    inputs = family_of(network.shape).INPUTS
+    inputs = {x: torch.tensor(batch[names.get(x, x)]).long() for x in inputs}
+    given = inputs
+    if network.task and network.task.has_choices:  # of one choice each
+        given = {name: tensor[:, None] for name, tensor in inputs.items()}
 
     def run(dtype) -> dict[str, np.ndarray]:
         with torch.no_grad():
-            result = model.eval().to(dtype)(**inputs, output_hidden_states=True)
-        found = {"hidden": result.hidden_states[-1].numpy()}
+            result = model.eval().to(dtype)(**given)
+            hidden = model.base_model(**inputs).last_hidden_state
+        found = {"hidden": hidden.numpy()}
         if "start_logits" in result:
             both = [result.start_logits, result.end_logits]
             found["logits"] = torch.stack(both, -1).numpy()
@@ -289,7 +236,9 @@ def _compare_with_peer(
 
     in_float64 = functools.partial(run, torch.float64)
     theirs = run(torch.float32)
-    return verification.compare("transformers", ours, theirs, None, in_float64)
+    return verification.compare(
+        *("transformers", ours, theirs, batch["input_mask"], in_float64)
+    )
 
 
 # ------------------------------------------------------------------------- reading
@@ -307,26 +256,10 @@ def read_network(
     65 for damaged or incomplete files.
     """
     config = read_json(folder / CONFIG)
-    shape, embedding_size = shape_of(config, folder)
+    family, shape, embedding_size = shape_of(config, folder)
     place, tensors = folder / WEIGHTS, read_tensors(folder, allow_pytorch_bin)
-    if not any(name.startswith(PREFIX) for name in tensors):  # an ElectraModel
-        parts = ("embeddings.", "embeddings_project.", "encoder.")
-        tensors = {
-            PREFIX + name if name.startswith(parts) else name: array
-            for name, array in tensors.items()
-        }
-    # Some files repeat the word embeddings.
-    repeated = tensors.pop(TIED, None)
-    if repeated is not None and not np.array_equal(repeated, tensors.get(_WORDS)):
-        raise UserError(
-            f"{place}: {TIED} is not the word embeddings; an ELECTRA generator shares "
-            "the two."
-        )
-    tensors = _known(tensors, note)
-    known = networks.weight_names(shape.num_hidden_layers)
-    ours = {name.huggingface: name.ours for name in known}
-    found = _transposed(networks.renamed(tensors, ours, str(place)))
-    words = found.get(f"{networks.EMBEDDINGS}word_embeddings")
+    network = family.read(tensors, config, shape, embedding_size, place, note)
+    words = network.tensors.get(f"{networks.EMBEDDINGS}word_embeddings")
     if words is not None:
         if (size := config.get("vocab_size", len(words))) != len(words):
             raise UserError(
@@ -334,23 +267,10 @@ def read_network(
                 f"{len(words)} word embeddings.",
                 EXIT_DAMAGED,
             )
-        shape = dataclasses.replace(shape, vocab_size=len(words))
-    network = Network(shape, embedding_size, found)
-    check_representable(network, str(folder / CONFIG))
+        shape = dataclasses.replace(network.shape, vocab_size=len(words))
+        network = network._replace(shape=shape)
+    family.check_representable(network, str(folder / CONFIG))
     return network
-
-
-def _known(tensors: dict[str, np.ndarray], note: Log) -> dict[str, np.ndarray]:
-    """The tensors without heads that are unknown, incomplete or beside another head."""
-    others = {name for name in tensors if not name.startswith((PREFIX, *_HEADS))}
-    has_head = any(name.startswith(_HEADS) for name in tensors)
-    layers = {name.rpartition(".")[0] for name in others}
-    known = [{x.replace("/", ".") for x in head.layers} for head in BY_LAYER.values()]
-    if not has_head and layers in known and len(others) == 2 * len(layers):
-        return tensors
-    for head in sorted({name.partition(".")[0] for name in others}):
-        note(f"left out: the head {head}, which does not belong to a pre-trained model")
-    return {name: array for name, array in tensors.items() if name not in others}
 
 
 def _parts(folder: Path) -> list[Path]:
@@ -367,7 +287,7 @@ def info(folder: Path, log: Log, allow_pytorch_bin: bool = False) -> CheckpointI
     first, *others = parts = _parts(folder)
     for part in parts:
         verify_folder(part, log)
-    shape, embedding_size = shape_of(read_json(first / CONFIG), first)
+    _, shape, embedding_size = shape_of(read_json(first / CONFIG), first)
     known = {"embedding_size": embedding_size} | shape.overrides()
     lengths = [
         verification.trained_length_in(part) or max_length(part, shape)
@@ -407,10 +327,10 @@ def _open(folder: Path, allow_pytorch_bin: bool, log: Log) -> StoredTensors:
     found: dict[str, Network] = {}
     for part in _parts(folder):
         network = read_network(part, note, allow_pytorch_bin)
-        if network.head() in BY_LAYER:
-            note(f"left out: the head of {ARCHITECTURES[network.head()]}")
+        if network.task:
+            note(f"left out: the head of {architecture_of(network)}")
             network = network.encoder()
-        segments = network.weight(SEGMENTS)
+        segments = network.tensors.get(SEGMENTS, ())
         if len(segments) > 1 and not np.ptp(segments, 0).any():
             note(
                 "its segments have equal embeddings, as an exported tagger has them: "
@@ -437,7 +357,7 @@ def _compared(folder: Path, allow_pytorch_bin: bool) -> str:
     if not _peer_installed():
         return "transformers and torch are not installed: not compared with them"
     network = read_network(folder, silent, allow_pytorch_bin)
-    compare = functools.partial(_compare_with_peer, folder, network.head())
+    compare = functools.partial(_compare_with_peer, folder, network)
     return verification.compared("transformers", network, compare)
 
 
@@ -449,8 +369,6 @@ _INDEX = ".index.json"  # of a file in parts
 # As safetensors names them; integers are in buffers.
 _FLOATS = ("F64", "F32", "F16", "BF16")
 BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
-# Old checkpoints name gain and bias of a layer norm as TensorFlow does.
-_OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 TOKENIZER_CONFIG, TOKENIZER = "tokenizer_config.json", "tokenizer.json"
 VOCABULARY = "vocab.txt"
@@ -489,7 +407,7 @@ def files_in(folder: Path, name: str = WEIGHTS) -> list[Path]:
 def read_tensors(
     folder: Path, allow_pytorch_bin: bool = False
 ) -> dict[str, np.ndarray]:
-    """Every tensor by today's name, numbers with a point as float32.
+    """Every tensor but constants, numbers with a point as float32.
 
     Raises `UserError` (65) for files that are missing or damaged.
     """
@@ -505,9 +423,7 @@ def read_tensors(
                 EXIT_DAMAGED,
             )
         for name, array in read_file(path).items():
-            for old, new in _OLD_NAMES.items():
-                name = name.replace(old, new)
-            if not name.removeprefix(PREFIX).startswith(BUFFERS):
+            if not name.endswith(BUFFERS):
                 tensors[name] = checkpoint.as_float32(array)
     return tensors
 
@@ -549,9 +465,17 @@ def _of_pickle(path: Path) -> dict[str, np.ndarray]:
 
 
 def write_tokenizer(
-    folder: Path, vocab: Vocabulary, config: TokenizerConfig, max_length: int
+    folder: Path,
+    vocab: Vocabulary,
+    config: TokenizerConfig,
+    max_length: int,
+    inputs: Sequence[str] = electra.INPUTS,
 ) -> None:
-    """Writes vocab.txt, tokenizer.json and the two files of settings."""
+    """Writes vocab.txt, tokenizer.json and the two files of settings.
+
+    Args:
+      inputs: what the model takes, by their names there.
+    """
     write_tokens(folder / VOCABULARY, vocab.tokens)
     vocabulary.fast_tokenizer(vocab.distinct, config).save(str(folder / TOKENIZER))
     settings = {
@@ -560,7 +484,7 @@ def write_tokenizer(
         "strip_accents": vocabulary.strips_accents(config),
         "tokenize_chinese_chars": True,
         "model_max_length": max_length,
-        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+        "model_input_names": [*inputs],
         **vocabulary.SPECIAL_NAMES,
     }
     _write_json(folder / TOKENIZER_CONFIG, settings)
@@ -639,22 +563,30 @@ def _json_of(path: Path) -> dict[str, Any]:
 # The model card.
 
 _TAGS = ["electra", "electra-tf"]
+_KINDS = {
+    networks.DISCRIMINATOR_HEAD: "ForPreTraining",
+    networks.GENERATOR_HEAD: "ForMaskedLM",
+    None: "Model",
+}
 
 
 def _write_card(
     network: Network, stored: StoredModel, folder: Path, publication: Publication
 ) -> None:
-    architecture, task = ARCHITECTURES[network.head()], None
+    architecture, task = architecture_of(network), None
+    kind = _KINDS[network.head()]
     if network.task:
+        kind = f"For{architecture.partition('For')[2]}"
         task = network.task.hub_task
         example = network.task.example(network.labels, network.num_texts)
     elif network.head() == networks.GENERATOR_HEAD:
         task, example = "fill-mask", {"inputs": '"The chef [MASK] the meal."'}
     else:
         example = {"texts": ONE}
-    facts = {"does": cards.fill(architecture)}
+    facts = {"does": cards.fill(kind)}
     if "texts" in example:
-        rest = cards.fill(f"{architecture}: rest", texts=example["texts"])
+        names = {"replaced": family_of(network.shape).REPLACED, **example}
+        rest = cards.fill(f"{kind}: rest", **names)
         facts |= {"architecture": architecture, "rest": rest, "batch": "inputs"}
     else:
         facts |= {"task": task, "options": ""}

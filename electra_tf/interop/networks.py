@@ -38,19 +38,16 @@ class Network(NamedTuple):
     shape: ModelConfig
     embedding_size: int
     tensors: dict[str, np.ndarray]
-    # Of one to write that has a task's head:
-    task: TransformersHead | None = None
-    labels: tuple[str, ...] = ()  # of its outputs
+    task: TransformersHead | None = None  # its head, if that is a task's
+    # Of one to write:
+    labels: tuple[str, ...] = ()  # of a task's outputs
     num_texts: int = 1  # that it reads together
 
     def head(self) -> str | None:
-        """The prefix of the head's weights, or the name of a task's first layer."""
+        """The prefix of the weights of a head of pre-training, if it has one."""
         for prefix in (DISCRIMINATOR_HEAD, GENERATOR_HEAD):
             if any(name.startswith(prefix) for name in self.tensors):
                 return prefix
-        for first, head in BY_LAYER.items():
-            if all(f"{layer}/kernel" in self.tensors for layer in head.layers):
-                return first
         return None
 
     def weight(self, name: str) -> np.ndarray:
@@ -62,7 +59,7 @@ class Network(NamedTuple):
     def encoder(self) -> Network:
         """The same without its head."""
         kept = {k: v for k, v in self.tensors.items() if k.startswith(ENCODER)}
-        return self._replace(tensors=kept, labels=())
+        return self._replace(tensors=kept, task=None, labels=())
 
 
 def split(stored: checkpoint.StoredModel, what: str = "all") -> dict[str, Network]:
@@ -193,7 +190,7 @@ def outputs(
         elif network.head() == GENERATOR_HEAD:
             table = encoder.embeddings.word_embeddings.value
             result[GENERATOR] = head.logits(head(hidden), table).numpy()
-        elif network.head():
+        elif network.task:
             result["logits"] = _task_logits(network, hidden.numpy())
         results.append(result)
     return results
@@ -206,9 +203,11 @@ def _task_logits(network: Network, hidden: np.ndarray) -> np.ndarray:
         kernel, bias = (network.weight(f"{name}/{x}") for x in ("kernel", "bias"))
         return states @ kernel + bias
 
-    *before, last = BY_LAYER[network.head()].layers
+    *before, last = network.task.layers
+    if network.task.is_of_text:
+        hidden = hidden[:, 0]
     for name in before:
-        hidden = np.asarray(gelu(dense(hidden[:, 0], name)))
+        hidden = np.asarray(gelu(dense(hidden, name)))
     return dense(hidden, last)
 
 

@@ -27,10 +27,11 @@ class TransformersHead:
 
     Attributes:
       architecture: the class there.
-      layers: their names there, with "/". The first of two is at [CLS], with GELU.
+      layers: their names there, with "/"; the first of two with GELU.
       hub_task: as the Hub names it; None if it has no name.
       problem_type: in config.json, of an architecture with several.
       settings: other keys of config.json, whose values are the only ones read.
+      is_of_text: whether it is at [CLS] alone.
       has_classes: whether each output is a label.
       has_choices: whether its inputs are [B, C, L] there.
       may_repeat: whether several outputs may have one label.
@@ -41,6 +42,7 @@ class TransformersHead:
     hub_task: str | None = None
     problem_type: str | None = None
     settings: ClassVar[Mapping[str, Any]] = {}
+    is_of_text: ClassVar[bool] = False
     has_classes: ClassVar[bool] = False
     has_choices: ClassVar[bool] = False
     may_repeat: ClassVar[bool] = False
@@ -180,7 +182,7 @@ class _Spans(TransformersHead):
 class _Text(TransformersHead):
     """A dense layer at [CLS] as two with GELU between, by x = gelu(x) - gelu(-x)."""
 
-    has_classes = True
+    is_of_text = has_classes = True
 
     def reason_against(self, facts, config):
         width, count = config.model_config().hidden_size, len(facts.labels)

@@ -85,7 +85,7 @@ def difference(expected, found, mask=None, relative: bool = False) -> float:
     """The greatest absolute difference, infinite for another shape, text or no number.
 
     Args:
-      mask: [B, L], where the first two axes count; None: everywhere.
+      mask: [B, L], which tokens count, of an output of tokens [B, L, ...]; None: all.
       relative: whether it is divided by expected numbers beyond 1.
     """
     expected, found = np.asarray(expected), np.asarray(found)
@@ -97,7 +97,7 @@ def difference(expected, found, mask=None, relative: bool = False) -> float:
     gap = np.abs(found.astype(np.float64) - expected)
     if relative:
         gap /= np.maximum(1.0, np.abs(expected))
-    if mask is not None:
+    if mask is not None and gap.shape[:2] == np.shape(mask):
         gap = gap[np.asarray(mask, bool)]
     worst = float(np.max(gap, initial=0.0))
     return worst if np.isfinite(worst) else float("inf")

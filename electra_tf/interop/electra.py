@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The family "electra" of transformers: BERT's block, with ELECTRA's heads."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from electra_tf.config.hparams import check
+from electra_tf.config.model import ModelConfig
+from electra_tf.console import Log
+from electra_tf.errors import UserError
+from electra_tf.interop import networks, task_heads
+from electra_tf.interop.networks import Network
+from electra_tf.interop.task_heads import BY_LAYER
+from electra_tf.text.vocabulary import Vocabulary
+
+MODEL_TYPE = "electra"
+ARCHITECTURES = {
+    networks.DISCRIMINATOR_HEAD: "ElectraForPreTraining",
+    networks.GENERATOR_HEAD: "ElectraForMaskedLM",
+    None: "ElectraModel",
+}
+HEADS = task_heads.HEADS
+INPUTS = ("input_ids", "token_type_ids", "attention_mask")  # of its tokenizer
+REPLACED = "torch.sigmoid(output.logits)"  # the probabilities, in PyTorch
+# Keys of config.json that change the computation and have one value here.
+ALWAYS = {
+    "layer_norm_eps": 1e-12,
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "position_embedding_type": "absolute",
+    "pruned_heads": {},
+}
+# Names of activations there -> here; of several for one of ours, the last is written.
+ACTIVATIONS = {name: name for name in ("gelu", "relu", "tanh", "linear")}
+ACTIVATIONS |= dict.fromkeys(("gelu_new", "gelu_pytorch_tanh"), "gelu_tanh")
+_PREFIX = "electra."  # before the names of an encoder, except in an ElectraModel
+_TIED = "generator_lm_head.weight"
+_WORDS = f"{_PREFIX}embeddings.word_embeddings.weight"
+_HEADS = ("discriminator_predictions.", "generator_predictions.", "generator_lm_head.")
+# Old checkpoints name gain and bias of a layer norm as TensorFlow does.
+_OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
+
+
+def check_representable(network: Network, origin: str) -> None:
+    """Raises `UserError` for a network that transformers would compute differently.
+
+    Its masked language model always has gelu in the head; here the head has the
+    activation of the layers.
+    """
+    act = network.shape.hidden_act
+    if act != "gelu" and network.head() == networks.GENERATOR_HEAD:
+        raise UserError(
+            f"{origin}: hidden_act is {act}; the head of ElectraForMaskedLM always has "
+            "gelu, generators here have one activation throughout.\n"
+            "Of a whole model, its discriminator or encoder alone can be converted."
+        )
+
+
+def config_of(network: Network, vocab: Vocabulary, max_length: int) -> dict[str, Any]:
+    """The keys of config.json that are this family's own."""
+    return dataclasses.asdict(network.shape) | {
+        "hidden_act": theirs(network.shape.hidden_act),
+        "embedding_size": network.embedding_size,
+        "layer_norm_eps": ALWAYS["layer_norm_eps"],
+        "pad_token_id": vocab.pad_id,
+    }
+
+
+def theirs(activation: str) -> str:
+    """The name of an activation there."""
+    return {ours: theirs for theirs, ours in ACTIVATIONS.items()}[activation]
+
+
+def labels(names: Sequence[str]) -> dict[str, Any]:
+    """The keys of config.json that name the outputs."""
+    return {
+        "id2label": {str(i): name for i, name in enumerate(names)},
+        "label2id": {name: i for i, name in enumerate(names)},
+    }
+
+
+def check_fixed(config: Mapping[str, Any], always: Mapping[str, Any], place) -> None:
+    """Raises `UserError` for a key of config.json with another value than here."""
+    for name, only in always.items():
+        if (value := config.get(name, only)) != only:
+            raise UserError(
+                f"{place}: {name} is {value!r}; this project computes with {only!r} "
+                "alone."
+            )
+
+
+def checked_shape(values: dict[str, Any], act: str, place) -> ModelConfig:
+    """The shape of these values, with an activation by its name there."""
+    if act not in ACTIVATIONS:
+        raise UserError(
+            f"{place}: the activation {act} is not known here.\nKnown are "
+            f"{', '.join(ACTIVATIONS)}."
+        )
+    return ModelConfig(
+        **check(ModelConfig, values | {"hidden_act": ACTIVATIONS[act]}, str(place))
+    )
+
+
+def shape_of(config: dict[str, Any], place: Path) -> tuple[ModelConfig, int]:
+    """(shape, embedding size) by a config.json."""
+    check_fixed(config, ALWAYS, place)
+    fields = dataclasses.fields(ModelConfig)
+    values = {field.name: config.get(field.name, field.default) for field in fields}
+    shape = checked_shape(values, str(values["hidden_act"]), place)
+    return shape, config.get("embedding_size", 128)
+
+
+def transposed(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Our weights with the kernels of dense layers transposed, as they are there."""
+    return {
+        name: np.ascontiguousarray(array.T) if name.endswith("/kernel") else array
+        for name, array in tensors.items()
+    }
+
+
+def write(network: Network, origin: str) -> dict[str, np.ndarray]:
+    """The weights of a network by their names there."""
+    known = networks.weight_names(network.shape.num_hidden_layers)
+    names = {name.ours: name.huggingface for name in known}
+    found = networks.renamed(transposed(network.tensors), names, origin)
+    if network.head() is None and network.task is None:
+        return {name.removeprefix(_PREFIX): array for name, array in found.items()}
+    return found
+
+
+def read(
+    tensors: dict[str, np.ndarray],
+    config: Mapping[str, Any],
+    shape: ModelConfig,
+    embedding_size: int,
+    place: Path,
+    note: Log,
+) -> Network:
+    """The network of weights by their names there, in the file `place`."""
+    for old, new in _OLD_NAMES.items():
+        tensors = {name.replace(old, new): array for name, array in tensors.items()}
+    if not any(name.startswith(_PREFIX) for name in tensors):  # an ElectraModel
+        parts = ("embeddings.", "embeddings_project.", "encoder.")
+        tensors = {
+            _PREFIX + name if name.startswith(parts) else name: array
+            for name, array in tensors.items()
+        }
+    # Some files repeat the word embeddings.
+    repeated = tensors.pop(_TIED, None)
+    if repeated is not None and not np.array_equal(repeated, tensors.get(_WORDS)):
+        raise UserError(
+            f"{place}: {_TIED} is not the word embeddings; an ELECTRA generator shares "
+            "the two."
+        )
+    tensors = _known(tensors, note)
+    known = networks.weight_names(shape.num_hidden_layers)
+    ours = {name.huggingface: name.ours for name in known}
+    found = transposed(networks.renamed(tensors, ours, str(place)))
+    for task in BY_LAYER.values():
+        if all(f"{layer}/kernel" in found for layer in task.layers):
+            return Network(shape, embedding_size, found, task)
+    return Network(shape, embedding_size, found)
+
+
+def _known(tensors: dict[str, np.ndarray], note: Log) -> dict[str, np.ndarray]:
+    """The tensors without heads that are unknown, incomplete or beside another head."""
+    others = {name for name in tensors if not name.startswith((_PREFIX, *_HEADS))}
+    has_head = any(name.startswith(_HEADS) for name in tensors)
+    layers = {name.rpartition(".")[0] for name in others}
+    known = [{x.replace("/", ".") for x in head.layers} for head in BY_LAYER.values()]
+    if not has_head and layers in known and len(others) == 2 * len(layers):
+        return tensors
+    return without_heads(tensors, others, note)
+
+
+def without_heads(
+    tensors: Mapping[str, np.ndarray], others: set[str], note: Log
+) -> dict[str, np.ndarray]:
+    """The tensors without those of heads that are not read, with a note of each."""
+    for head in sorted({name.partition(".")[0] for name in others}):
+        note(f"left out: the head {head}, which does not belong to a pre-trained model")
+    return {name: array for name, array in tensors.items() if name not in others}
