@@ -171,15 +171,16 @@ def our_functions(side: str, stored, peer: Path, directory: Path) -> dict:
     import tensorflow_text  # noqa: F401
 
     from electra_tf.export import saved_model
+    from electra_tf.inference.pretrained_model import PretrainedModel
 
     if side == "onnx":
         return onnx_functions(peer, directory)
     is_compiled = side == "xla"
     precision = "float32" if is_compiled else side
-    source = saved_model.source_of(stored, precision, is_compiled)
+    source = PretrainedModel.of(stored, precision)
     for what in ("encoder",) if is_compiled else FLAGS.what:
-        made = {what: saved_model.WHAT[what](source)}
-        saved_model.write_saved_models(made, source, directory)
+        made = {what: saved_model.WHAT[what](source, is_compiled)}
+        saved_model.write_saved_models(made, source, directory, is_compiled)
     multiple = MULTIPLE if is_compiled else 1
     loaded = {p.name: tf.saved_model.load(str(p / "1")) for p in directory.iterdir()}
 

@@ -1,97 +1,63 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fine-tuned model to export."""
+"""A task of a fine-tuned model as a SavedModel."""
 
 from __future__ import annotations
 
 import functools
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
 from electra_tf.export import signatures
 from electra_tf.export.request import ExportRequest
-from electra_tf.export.signatures import PROBES, Check, ExportedModel, Servable, encoded
+from electra_tf.export.signatures import PROBES, Check, Servable, encoded
 from electra_tf.finetune.results import CONFIG, hparams_in
-from electra_tf.finetune.task import ServedModel, TaskFacts
-from electra_tf.inference.finetuned import TaskPredictor, predictor_of, read_trial
+from electra_tf.finetune.task import ServedModel
+from electra_tf.inference.finetuned import FinetunedModel, read_trial
 from electra_tf.paths import escape
-from electra_tf.storage.manifest import split_name
 from electra_tf.storage.mirror import bring_files, bring_model
-from electra_tf.text.tf_packing import EncoderInputs
 from electra_tf.text.tf_tokenization import TokensInText
 from electra_tf.text.tokenization import Tokenizer
-from electra_tf.text.vocabulary import resolve_settings
 
 _TRIAL = re.compile(r"_[0-9]+$")  # ends the name of its folder; a copy's goes on
 
 
-class ExportedTask(NamedTuple):
-    """A fine-tuned model and one task of it."""
+def servable(model: FinetunedModel, jit_compile: bool = False) -> Servable:
+    """The content of a SavedModel."""
+    task, head = model.description, model.layer.head
+    served = ServedModel(
+        task, model.config, signatures.tf_tokenizer(model), model.head_outputs
+    )
+    specs = [
+        tf.TensorSpec(shape, tf.string, name=name)
+        for name, shape in head.text_shapes(task).items()
+    ]
 
-    source: ExportedModel
-    facts: TaskFacts
-    config: FinetuningConfig
-    folder: Path  # of the trial
-    predictor: TaskPredictor  # the model in Python
+    @tf.function(autograph=False, input_signature=specs)
+    def of_texts(*texts):
+        pairs = zip(texts, specs, strict=True)
+        texts = [tf.ensure_shape(text, spec.shape) for text, spec in pairs]
+        return head.answer_texts(served, *texts)
 
-    @property
-    def variables(self) -> list:
-        """Those of the encoder and of the task's head."""
-        return self.source.pretrainer.electra.variables + self._head.variables
-
-    @property
-    def _head(self):
-        heads = self.source.pretrainer.heads
-        return next(head for head in heads if head.name == self.facts.name)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What predictions depend on beside the weights, for a manifest."""
-        return self.predictor.reader.settings()
-
-    def servable(self) -> Servable:
-        """The content of a SavedModel."""
-        source, head = self.source, self._head.head
-        model = ServedModel(
-            self.facts, self.config, source.tf_tokenizer(), self.outputs
-        )
-        specs = [
-            tf.TensorSpec(shape, tf.string, name=name)
-            for name, shape in head.text_shapes(self.facts).items()
-        ]
-
-        @tf.function(autograph=False, input_signature=specs)
-        def of_texts(*texts):
-            pairs = zip(texts, specs, strict=True)
-            texts = [tf.ensure_shape(text, spec.shape) for text, spec in pairs]
-            return head.answer_texts(model, *texts)
-
-        asked = head.probes(self.facts, PROBES)
-        inputs = {name: encoded(texts) for name, texts in asked.items()}
-        in_python = model._replace(tokenizer=_EagerTokenizer(source.tokenizer()))
-        expected = head.answer_texts(in_python, *map(tf.constant, inputs.values()))
-        # In half precision the best change with the order of the operations.
-        is_exact = source.facts["precision"] == "float32"
-        expected = {
-            name: value.numpy()
-            for name, value in expected.items()
-            if is_exact or value.dtype.is_floating
-        }
-        checks = [Check("serving_default", inputs, expected)]
-        facts = {"type": self.facts.kind, "labels": list(self.facts.labels)}
-        facts |= self.settings
-        ids = functools.partial(head.answer_ids, model)
-        return signatures.servable(source, self.variables, of_texts, ids, checks, facts)
-
-    def outputs(self, inputs: EncoderInputs) -> dict[str, tf.Tensor]:
-        """The head's outputs, of a tagger at all tokens."""
-        features = {"input_mask": inputs.mask, "segment_ids": inputs.type_ids}
-        hidden = self.source.pretrainer.electra(*inputs).sequence_output
-        return self._head.outputs(hidden, features)
+    asked = head.probes(task, PROBES)
+    inputs = {name: encoded(texts) for name, texts in asked.items()}
+    in_python = served._replace(tokenizer=_EagerTokenizer(model.tokenizer))
+    expected = head.answer_texts(in_python, *map(tf.constant, inputs.values()))
+    # In half precision the best change with the order of the operations.
+    is_exact = model.precision == "float32"
+    expected = {
+        name: value.numpy()
+        for name, value in expected.items()
+        if is_exact or value.dtype.is_floating
+    }
+    checks = [Check("serving_default", inputs, expected)]
+    facts = {"type": task.kind, "labels": list(task.labels)}
+    facts |= model.reader.settings()
+    ids = functools.partial(head.answer_ids, served)
+    parts = model.variables, of_texts, ids, checks, facts
+    return signatures.servable(model, *parts, jit_compile)
 
 
 class _EagerTokenizer:
@@ -150,34 +116,7 @@ def trial_dir_of(request: ExportRequest) -> Path:
     )
 
 
-def task_of(request: ExportRequest, precision: str = "float32") -> ExportedTask:
+def task_of(request: ExportRequest, precision: str = "float32") -> FinetunedModel:
     """The task that export_model.py was asked for."""
     folder = trial_dir_of(request)
-    return read_task(folder, request.what, precision, request.vocab_file)
-
-
-def read_task(
-    folder: Path, task: str, precision: str = "float32", vocab_file: str | None = None
-) -> ExportedTask:
-    """A fine-tuned model with its newest weights.
-
-    Args:
-      folder: of a trial, `<data-dir>/models/<model-name>/finetuning_models/<...>_1`.
-      task: one of its tasks.
-      vocab_file: the vocabulary, if it is not in the data directory.
-
-    Raises `UserError`: 2 for anything else, 65 for damaged checkpoints.
-    """
-    trained = read_trial(folder, task, precision, vocab_file=vocab_file)
-    folder, config, vocab = folder.absolute(), trained.config, trained.vocab
-    step, _ = split_name(Path(trained.origin).name)
-    source = ExportedModel(
-        name=f"{config.model_name}/{folder.name}",
-        vocab=vocab,
-        tokenizer_config=resolve_settings(vocab, do_lower_case=config.do_lower_case),
-        max_seq_length=config.max_seq_length,
-        pretrainer=trained.model,
-        facts={"step": step, "task": task, "precision": precision},
-    )
-    predictor = predictor_of(trained, folder, task)
-    return ExportedTask(source, trained.facts_of(task), config, folder, predictor)
+    return read_trial(folder, request.what, precision, vocab_file=request.vocab_file)

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from electra_tf.errors import EXIT_CANNOT_WRITE, UserError, reason_of
 from electra_tf.export.request import ExportRequest
+from electra_tf.inference.pretrained_model import PretrainedModel
 from electra_tf.interop import cards, huggingface
 from electra_tf.storage.atomic_folder import atomic_folder
 from electra_tf.storage.files import names_below
@@ -74,10 +75,12 @@ def export_hub(request: ExportRequest) -> str:
     The generator is only published if there is nothing else.
     """
     from electra_tf.export import saved_model
+    from electra_tf.pretrain.objectives import objective_of
 
-    stored = request.read_model()
-    source, parts = saved_model.source_of(stored), []
-    objective, kinds = source.pretrainer.objective, saved_model.kinds_of(source)
+    stored, parts = request.read_model(), []
+    source = PretrainedModel.of(stored)
+    kinds = saved_model.kinds_of(source)
+    objective = objective_of(stored.config.objective, stored.config)
     tags = ["electra", *filter(None, [objective.tag]), "tf-keras"]
     with atomic_folder(request.output_dir) as folder:
         for kind in kinds:

@@ -18,7 +18,9 @@ import tensorflow as tf
 from electra_tf.errors import UserError
 from electra_tf.export import finetuned_task, saved_model
 from electra_tf.export.request import ExportRequest
-from electra_tf.export.signatures import NAMES, Check, ExportedModel, Servable
+from electra_tf.export.signatures import NAMES, Check, Servable
+from electra_tf.inference.model import Model
+from electra_tf.inference.pretrained_model import PretrainedModel
 from electra_tf.interop import cards, readers, verification
 from electra_tf.pretrain.stored import read
 from electra_tf.storage.atomic_folder import atomic_folder
@@ -104,17 +106,16 @@ def export_onnx(request: ExportRequest) -> str:
     facts: dict[str, Any] = {"precision": request.precision, "opset": OPSET}
     if request.what in (None, *saved_model.WHAT):
         stored = request.read_model()
-        source = saved_model.source_of(stored)
+        source = PretrainedModel.of(stored)
         kinds = saved_model.parts_of(source, request.what, "onnx", WHAT)
         parts = {kind: saved_model.WHAT[kind](source) for kind in kinds}
     else:
-        task = finetuned_task.task_of(request)
-        stored = read(readers.find(task.folder, print), task.config.vocab_file)
-        source = task.source
+        source = finetuned_task.task_of(request)
+        stored = read(readers.find(source.folder, print), source.config.vocab_file)
         name = request.what.replace(":", ".")
-        parts = {name: task.servable()}
-        settings = task.settings
-        facts |= {"labels": list(task.facts.labels), "task": settings}
+        parts = {name: finetuned_task.servable(source)}
+        facts["labels"] = list(source.description.labels)
+        facts["task"] = source.reader.settings()
     results = []
     with atomic_folder(request.output_dir) as folder:
         for what, part in parts.items():
@@ -138,9 +139,7 @@ def export_onnx(request: ExportRequest) -> str:
     return request.output_dir
 
 
-def _use(
-    source: ExportedModel, parts: Mapping[str, Servable], facts: Mapping[str, Any]
-) -> str:
+def _use(source: Model, parts: Mapping[str, Servable], facts: Mapping[str, Any]) -> str:
     """How to ask the first part, for the card."""
     what = next(iter(parts))
     more = f'batch["{POSITIONS}"] = ids[:, :1] * 0\n' if what == "generator" else ""

@@ -13,8 +13,8 @@ import tensorflow as tf
 from electra_tf.console import Log
 from electra_tf.errors import UserError
 from electra_tf.export import finetuned_task
-from electra_tf.export.finetuned_task import ExportedTask
 from electra_tf.export.request import ExportRequest
+from electra_tf.inference.finetuned import FinetunedModel
 from electra_tf.interop import huggingface, networks, readers, tf1, verification
 from electra_tf.interop.cards import UNSTATED, Publication
 from electra_tf.interop.networks import ENCODER, Network
@@ -36,7 +36,7 @@ def export(request: ExportRequest) -> Path:
 
 
 def write_task(
-    task: ExportedTask,
+    model: FinetunedModel,
     output_dir: str | os.PathLike,
     log: Log = print,
     publication: Publication = UNSTATED,
@@ -46,39 +46,40 @@ def write_task(
     Raises `UserError`: 2 for a head that has no equivalent, else as
     `write_huggingface`.
     """
-    name, row = task.facts.name, HEADS.get(task.facts.kind)
+    task, config = model.description, model.config
+    name, row = task.name, HEADS.get(task.kind)
     reason = "transformers has no such head"
-    if row is None or (reason := row.reason_against(task.facts, task.config)):
+    if row is None or (reason := row.reason_against(task, config)):
         raise UserError(
             f"{name} cannot be exported to Hugging Face: {reason}.\n"
-            f"The encoder alone can: --init-checkpoint {task.folder} --what encoder."
+            f"The encoder alone can: --init-checkpoint {model.folder} --what encoder."
         )
-    stored = read(readers.find(task.folder, log), task.config.vocab_file, log=log)
+    stored = read(readers.find(model.folder, log), config.vocab_file, log=log)
     [network] = networks.split(stored, "encoder").values()
-    weights = {v.path: np.asarray(v) for v in task.variables}
+    weights = {v.path: np.asarray(v) for v in model.variables}
     encoder = {k: v for k, v in weights.items() if k.startswith(ENCODER)}
     scope = f"task_specific/{name}/"
     head = {k.removeprefix(scope): v for k, v in weights.items() if k.startswith(scope)}
-    tensors = row.write(task.facts, network.tensors | encoder, head)
-    labels, num_texts = row.labels(task.facts), task.facts.num_texts
+    tensors = row.write(task, network.tensors | encoder, head)
+    labels, num_texts = row.labels(task), task.num_texts
     network = Network(*network[:2], tensors, row, labels, num_texts)
-    checked = _check(task, network, row, stored.vocab.pad_id)
+    checked = _check(model, network, row, stored.vocab.pad_id)
     facts = {
-        "task": task.settings,
-        "run": task.config.model_name,  # "model" is the folder in it
-        "labels": list(task.facts.labels),
+        "task": model.reader.settings(),
+        "run": config.model_name,  # "model" is the folder in it
+        "labels": list(task.labels),
     }
     return huggingface.write_networks(
         {name: network}, stored, output_dir, log, publication, checked, facts
     )
 
 
-def _check(task: ExportedTask, network: Network, row: TransformersHead, pad_id: int):
+def _check(model: FinetunedModel, network: Network, row: TransformersHead, pad_id: int):
     """Compares the converted head with the original one."""
     batch = verification.fixed_batch(network.shape, pad_id)
     [ours] = networks.outputs([network], batch)
     segments, mask = row.segments_and_mask(batch)
     inputs = batch["input_ids"], batch["input_mask"], segments
-    outputs = task.outputs(EncoderInputs(*map(tf.constant, inputs)))
-    expected = {"logits": row.expected(task.facts, outputs)}
+    outputs = model.head_outputs(EncoderInputs(*map(tf.constant, inputs)))
+    expected = {"logits": row.expected(model.description, outputs)}
     return verification.compare("electra_tf as fine-tuned", expected, ours, mask)

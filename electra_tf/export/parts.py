@@ -17,8 +17,9 @@ import numpy as np
 import tensorflow as tf
 
 from electra_tf.export import signatures
-from electra_tf.export.signatures import NAMES, PROBES, Check, ExportedModel, Servable
-from electra_tf.inference.model import TokenPrediction
+from electra_tf.export.signatures import NAMES, PROBES, Check, Servable
+from electra_tf.inference.model import Model, TokenPrediction
+from electra_tf.inference.pretrained_model import PretrainedModel
 from electra_tf.inference.scoring import TokenScore
 from electra_tf.text import tf_packing, tokenization
 from electra_tf.text.tf_packing import EncoderInputs
@@ -36,14 +37,14 @@ _MASKED_PROBES = (
 )
 
 
-def encoder(source: ExportedModel) -> Servable:
+def encoder(source: PretrainedModel, jit_compile: bool = False) -> Servable:
     """The discriminator's encoder (of a masked language model: its only one).
 
     `model(inputs, training=False)` takes a dict of int32 [B, L] and returns
     sequence_output [B, L, H], pooled_output and default [B, H] (the vector of [CLS]:
     ELECTRA has no trained pooler), encoder_outputs (a list, every layer's [B, L, H]).
     """
-    network = source.pretrainer.electra
+    network = source.encoder
 
     def encode(inputs, training=False):
         seed = None
@@ -81,13 +82,13 @@ def encoder(source: ExportedModel) -> Servable:
     expected = {"sequence_output": sequence, "pooled_output": sequence[:, 0]}
     return Servable(
         root,
-        {"serving_default": signatures.ids_signature(source, last_layer)},
+        {"serving_default": signatures.ids_signature(source, last_layer, jit_compile)},
         [Check("serving_default", inputs, expected)],
         {"preprocessor": "the preprocessor exported beside it"},
     )
 
 
-def preprocessor(source: ExportedModel) -> Servable:
+def preprocessor(source: PretrainedModel, jit_compile: bool = False) -> Servable:
     """From texts to the encoder's inputs.
 
     `model(text)` packs string [B]; `model.tokenize(text)` gives a RaggedTensor int32
@@ -95,7 +96,7 @@ def preprocessor(source: ExportedModel) -> Servable:
     or two of those.  Loading it needs `import tensorflow_text`.
     """
     vocab = source.vocab
-    tokenizer = source.tf_tokenizer()
+    tokenizer = signatures.tf_tokenizer(source)
     default_length = source.max_seq_length
 
     def pack_segments(segments, seq_length=default_length):
@@ -151,14 +152,13 @@ def preprocessor(source: ExportedModel) -> Servable:
     )
 
 
-def python_pack(source: ExportedModel, texts, length: int) -> tokenization.PackedTexts:
+def python_pack(source: Model, texts, length: int) -> tokenization.PackedTexts:
     """Packs texts in Python, to `length`."""
-    tokenizer = source.tokenizer()
-    ids = [tokenizer.encode(text)[: length - 2] for text in texts]
+    ids = [source.tokenizer.encode(text)[: length - 2] for text in texts]
     return tokenization.pack(source.vocab, ids, length)
 
 
-def detector(source: ExportedModel) -> Servable:
+def detector(source: PretrainedModel, jit_compile: bool = False) -> Servable:
     """How much each token of a text looks replaced.
 
     `serving_default`: text string [B] -> tokens string [B, T] (as they stand in the
@@ -174,11 +174,12 @@ def detector(source: ExportedModel) -> Servable:
 
     needs_generator = pretrainer.objective.needs_log_q
     others = pretrainer.generator.variables if needs_generator else []
-    rows = source.in_python().detect(PROBES)
-    return _text_export(source, others, "probabilities", ids_answer, rows)
+    rows = source.detect(PROBES)
+    text = "probabilities", ids_answer, rows
+    return _text_export(source, jit_compile, others, *text)
 
 
-def scorer(source: ExportedModel) -> Servable:
+def scorer(source: PretrainedModel, jit_compile: bool = False) -> Servable:
     """Electric's pseudo-log-likelihood of each text, in one pass (section 2.4).
 
     `serving_default`: text string [B] -> score float32 [B], the sum of token_scores
@@ -192,12 +193,14 @@ def scorer(source: ExportedModel) -> Servable:
         scores = -pretrainer.replaced_logits(*inputs, net_only=True)
         return {"token_scores": scores * tf.cast(inputs.mask, tf.float32)}
 
-    rows = [*source.in_python().score_tokens(PROBES)]
-    return _text_export(source, [], "token_scores", ids_answer, rows, "score")
+    rows = [*source.score_tokens(PROBES)]
+    text = "token_scores", ids_answer, rows
+    return _text_export(source, jit_compile, [], *text, "score")
 
 
 def _text_export(
-    source: ExportedModel,
+    source: PretrainedModel,
+    jit_compile: bool,
     others: list,
     output: str,
     ids_answer: Callable[[EncoderInputs], dict[str, tf.Tensor]],
@@ -213,7 +216,7 @@ def _text_export(
       rows: the tokens of PROBES with their numbers, as Python has them.
       total: the name of one more output: the sum over each text's tokens.
     """
-    tokenizer, size = source.tf_tokenizer(), source.max_seq_length - 2
+    tokenizer, size = signatures.tf_tokenizer(source), source.max_seq_length - 2
 
     @tf.function(autograph=False, input_signature=[signatures.TEXT])
     def of_texts(text):
@@ -249,12 +252,11 @@ def _text_export(
     checks = [Check("serving_default", {"text": signatures.encoded(PROBES)}, expected)]
     model = source.pretrainer
     variables = model.electra.variables + model.discriminator_predictions.variables
-    return signatures.servable(
-        source, variables + others, of_texts, ids_answer, checks, {"window": size}
-    )
+    parts = variables + others, of_texts, ids_answer, checks, {"window": size}
+    return signatures.servable(source, *parts, jit_compile)
 
 
-def generator(source: ExportedModel) -> Servable:
+def generator(source: PretrainedModel, jit_compile: bool = False) -> Servable:
     """The generator, or a masked language model.
 
     `serving_default`: text string [B] with [MASK] in it -> tokens string and
@@ -265,7 +267,7 @@ def generator(source: ExportedModel) -> Servable:
     """
     network = source.pretrainer.generator
     vocab = source.vocab
-    tokenizer = source.tf_tokenizer()
+    tokenizer = signatures.tf_tokenizer(source)
     size = source.max_seq_length - 2
     root = signatures.reusable_root(network.variables)
     vocabulary = tf.constant(list(vocab.tokens))
@@ -290,7 +292,7 @@ def generator(source: ExportedModel) -> Servable:
             "num_masks": tf.cast(counts, tf.int32),
         }
 
-    logits_at = signatures.computed(source, network.logits_at)
+    logits_at = signatures.computed(network.logits_at, jit_compile)
     positions_spec = tf.TensorSpec([None, None], tf.int32, name="masked_lm_positions")
 
     @tf.function(
@@ -321,7 +323,7 @@ def places_of(token_id: int, ids: tf.Tensor) -> tf.RaggedTensor:
     return tf.RaggedTensor.from_value_rowids(places, rows, nrows=tf.shape(ids)[0])
 
 
-def _generator_checks(source: ExportedModel, network) -> list[Check]:
+def _generator_checks(source: PretrainedModel, network) -> list[Check]:
     ids = signatures.probe_ids(source)
     inputs = EncoderInputs(*map(tf.constant, ids.values()))
     positions = (
@@ -338,16 +340,16 @@ def _generator_checks(source: ExportedModel, network) -> list[Check]:
     ]
 
 
-def _expected_of_texts(source: ExportedModel) -> dict[str, np.ndarray]:
+def _expected_of_texts(source: PretrainedModel) -> dict[str, np.ndarray]:
     """The best tokens and their probabilities, as `fill_mask` has them in Python.
 
     Tokens are compared only if no two probabilities are nearly equal, since these may
     change places.
     """
-    rows = source.in_python().fill_mask(_MASKED_PROBES, TOP + 1)
+    rows = source.fill_mask(_MASKED_PROBES, TOP + 1)
     shape = len(rows), max(map(len, rows)), TOP
     tokens, probs = np.full(shape, b"", object), np.zeros(shape)
-    apart = source.facts.get("precision", "float32") == "float32"
+    apart = source.precision == "float32"
     for row, guesses in enumerate(rows):
         for place, best in enumerate(guesses):
             shares = [guess.probability for guess in best]

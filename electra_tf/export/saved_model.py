@@ -14,11 +14,11 @@ from absl import logging
 from electra_tf.errors import UserError
 from electra_tf.export import finetuned_task, parts
 from electra_tf.export.request import ExportRequest
-from electra_tf.export.signatures import Check, ExportedModel, Servable
+from electra_tf.export.signatures import Check, Servable
+from electra_tf.inference.model import Model
+from electra_tf.inference.pretrained_model import PretrainedModel
 from electra_tf.interop import verification
-from electra_tf.interop.checkpoint import HEADS, StoredModel
 from electra_tf.paths import readable_by_tensorflow, shown
-from electra_tf.pretrain.stored import empty_pretrainer
 from electra_tf.storage.atomic_folder import atomic_folders, next_version
 from electra_tf.storage.manifest import write_manifest
 
@@ -35,57 +35,22 @@ TOLERANCE = {"float32": 1e-5, "mixed_bfloat16": 0.25}
 _PACKAGES = ("electra-tf", "tensorflow", "tensorflow-text", "keras")
 
 
-def source_of(
-    stored: StoredModel, precision: str = "float32", jit_compile: bool = False
-) -> ExportedModel:
-    """The model to export, made from one that was read.
-
-    Args:
-      precision: "float32" or "mixed_bfloat16", the type of the computation; weights
-        and answers are float32.
-      jit_compile: whether XLA compiles the signatures for ids.
-
-    A model without heads has an encoder only.
-    """
-    pretrainer = empty_pretrainer(stored.config, stored.vocab, precision)
-    if any(name.startswith(HEADS) for name in stored.tensors):
-        variables = pretrainer.variables
-    else:
-        variables = pretrainer.electra.variables
-        pretrainer.discriminator_predictions = None
-        pretrainer.generator = None
-    for variable in variables:
-        variable.assign(stored.tensors[variable.path])
-    return ExportedModel(
-        name=stored.name,
-        vocab=stored.vocab,
-        tokenizer_config=stored.tokenizer_config,
-        max_seq_length=stored.config.max_seq_length,
-        pretrainer=pretrainer,
-        facts={
-            "step": stored.step,
-            "trained_length": stored.trained_length,
-            "precision": precision,
-        },
-        jit_compile=jit_compile,
-    )
-
-
-def kinds_of(source: ExportedModel) -> list[str]:
+def kinds_of(source: PretrainedModel) -> list[str]:
     """The parts that a model has, keys of WHAT."""
-    model = source.pretrainer
+    if not (model := source.pretrainer):
+        return ["encoder", "preprocessor"]
     # A generator's two towers read no text as a whole.
     has_encoder = bool(model.electra.encoder.transformer_layers)
     kinds = ["encoder"] * has_encoder + ["preprocessor"]
     if model.discriminator_predictions is not None:
         kinds.append("detector")
         kinds += ["scorer"] * (model.objective.scoring == "electric")
-    fills_masks = model.generator is not None and model.generator.logits_at is not None
+    fills_masks = model.generator.logits_at is not None
     return kinds + ["generator"] * fills_masks
 
 
 def parts_of(
-    source: ExportedModel,
+    source: PretrainedModel,
     what: str | None,
     format: str = "saved_model",
     known: Collection[str] = WHAT,
@@ -101,7 +66,7 @@ def parts_of(
     there = [kind for kind in kinds_of(source) if kind in known]
     if what not in (None, *there) or not there:
         raise UserError(
-            f"{source.name} is {source.pretrainer.objective.model}: it has no "
+            f"{source.name} is {source.what}: it has no "
             f"{what or 'part'} for --format {format}.\nThat format has --what "
             f"{', '.join(there) or '(nothing)'}."
         )
@@ -110,8 +75,9 @@ def parts_of(
 
 def write_saved_models(
     servables: Mapping[str, Servable],
-    source: ExportedModel,
+    source: Model,
     output_dir: str | os.PathLike,
+    jit_compile: bool = False,
 ) -> list[Path]:
     """Writes `<output_dir>/<what>/<next version>/` as TensorFlow Serving expects them.
 
@@ -127,7 +93,7 @@ def write_saved_models(
     finals = next_version([Path(output_dir) / what for what in servables])
     with atomic_folders(finals) as folders:
         gaps = [
-            fill_folder(folder, servable, source, what)
+            fill_folder(folder, servable, source, what, jit_compile)
             for (what, servable), folder in zip(servables.items(), folders, strict=True)
         ]
     for what, final, gap in zip(servables, finals, gaps, strict=True):
@@ -136,7 +102,11 @@ def write_saved_models(
 
 
 def fill_folder(
-    folder: Path, servable: Servable, source: ExportedModel, what: str
+    folder: Path,
+    servable: Servable,
+    source: Model,
+    what: str,
+    jit_compile: bool = False,
 ) -> float:
     """Writes a SavedModel into a folder, loads it again, and writes the manifest.
 
@@ -159,7 +129,7 @@ def fill_folder(
         raise OSError(None, error.message.splitlines()[0]) from error
     finally:
         logging.set_verbosity(verbosity)
-    tolerance = TOLERANCE[source.facts.get("precision", "float32")]
+    tolerance = TOLERANCE[source.precision]
     loaded = tf.saved_model.load(readable_by_tensorflow(folder))
     differences = _differences(loaded, servable.checks)
     verification.require(
@@ -169,14 +139,14 @@ def fill_folder(
     content: dict[str, Any] = {
         "format": "saved_model",
         "what": what,
-        "model": source.name,
-        "objective": source.objective,
+        "model": source.title,
         "max_seq_length": source.max_seq_length,
         "vocab_sha256": source.vocab.sha256,
-        **source.tokenizer_config._asdict(),
+        **source.tokenizer.config._asdict(),
         **servable.facts,
-        **source.facts,
-        "jit_compile": source.jit_compile,
+        **source.provenance,
+        "precision": source.precision,
+        "jit_compile": jit_compile,
         "max_difference": max(differences.values()),
         "differences": differences,
         "tolerance": tolerance,
@@ -206,14 +176,13 @@ def export_saved_model(request: ExportRequest) -> str:
     Another name than those in WHAT is a fine-tuned task's.
     """
     if request.what in (None, *WHAT):
-        source = source_of(request.read_model(), request.precision, request.jit_compile)
+        source = PretrainedModel.of(request.read_model(), request.precision)
         kinds = parts_of(source, request.what)
-        servables = {what: WHAT[what](source) for what in kinds}
+        servables = {what: WHAT[what](source, request.jit_compile) for what in kinds}
     else:
-        task = finetuned_task.task_of(request, request.precision)
-        source = task.source._replace(jit_compile=request.jit_compile)
-        print(shown(f"{request.what}: from {task.folder}, {request.precision}"))
-        servable = task._replace(source=source).servable()
+        source = finetuned_task.task_of(request, request.precision)
+        print(shown(f"{request.what}: from {source.folder}, {request.precision}"))
+        servable = finetuned_task.servable(source, request.jit_compile)
         servables = {request.what.replace(":", "."): servable}
-    write_saved_models(servables, source, request.output_dir)
+    write_saved_models(servables, source, request.output_dir, request.jit_compile)
     return request.output_dir

@@ -16,15 +16,10 @@ import numpy as np
 import tensorflow as tf
 
 from electra_tf.config.model import ModelConfig
-from electra_tf.config.pretraining import PretrainingConfig
-from electra_tf.finetune.model import FinetuningModel
-from electra_tf.inference.pretrained_model import PretrainedModel
+from electra_tf.inference.model import Model
 from electra_tf.interop import verification
-from electra_tf.pretrain.pretraining import ElectraPretrainer
 from electra_tf.text.tf_packing import EncoderInputs, require
 from electra_tf.text.tf_tokenization import TFTokenizer
-from electra_tf.text.tokenization import Tokenizer
-from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 
 # The names of TensorFlow Hub's text API.
 NAMES = ("input_word_ids", "input_mask", "input_type_ids")
@@ -81,42 +76,9 @@ PROBES = (
 )
 
 
-class ExportedModel(NamedTuple):
-    """A model to export, with the tokenizer that it was trained with."""
-
-    name: str
-    vocab: Vocabulary
-    tokenizer_config: TokenizerConfig
-    max_seq_length: int
-    pretrainer: ElectraPretrainer | FinetuningModel
-    facts: dict[str, Any]  # for the manifest: step, data, ...
-    jit_compile: bool = False  # XLA compiles the signatures for ids
-
-    @property
-    def objective(self) -> str:
-        """The training objective."""
-        if isinstance(self.pretrainer, ElectraPretrainer):
-            return self.pretrainer.hparams.objective
-        return "fine-tuned"
-
-    @property
-    def shape(self) -> ModelConfig:
-        """The config of its encoder."""
-        return self.pretrainer.model_config
-
-    def tokenizer(self) -> Tokenizer:
-        """The tokenizer in Python."""
-        return Tokenizer(self.vocab, *self.tokenizer_config)
-
-    def in_python(self) -> PretrainedModel:
-        """The model in Python; exports are compared with its answers."""
-        config = PretrainingConfig(max_seq_length=self.max_seq_length)
-        settings = self.tokenizer_config, self.name
-        return PretrainedModel(config, self.vocab, self.pretrainer, *settings)
-
-    def tf_tokenizer(self) -> TFTokenizer:
-        """The tokenizer as TensorFlow ops."""
-        return TFTokenizer(self.vocab, *self.tokenizer_config)
+def tf_tokenizer(model: Model) -> TFTokenizer:
+    """The tokenizer of a model as TensorFlow ops."""
+    return TFTokenizer(model.vocab, *model.tokenizer.config)
 
 
 class Check(NamedTuple):
@@ -150,21 +112,23 @@ def reusable_root(variables=()) -> tf.train.Checkpoint:
     )
 
 
-def computed(source: ExportedModel, function: Callable) -> Callable:
-    """A function of checked ids, compiled if the export asks for it.
+def computed(function: Callable, jit_compile: bool) -> Callable:
+    """A function of checked ids, compiled by XLA if the export asks for it.
 
     The checks stay outside, since XLA omits assertions.
     """
-    if not source.jit_compile:
+    if not jit_compile:
         return function
     return tf.function(function, jit_compile=True, autograph=False)
 
 
 def ids_signature(
-    source: ExportedModel, answer: Callable[[EncoderInputs], dict[str, tf.Tensor]]
+    source: Model,
+    answer: Callable[[EncoderInputs], dict[str, tf.Tensor]],
+    jit_compile: bool,
 ) -> Callable:
     """A tf.function for the encoder's inputs, which are checked before `answer`."""
-    answer = computed(source, answer)
+    answer = computed(answer, jit_compile)
 
     @tf.function(autograph=False, input_signature=list(encoder_specs().values()))
     def of_ids(input_word_ids, input_mask, input_type_ids):
@@ -175,12 +139,13 @@ def ids_signature(
 
 
 def servable(
-    source: ExportedModel,
+    source: Model,
     variables: Sequence,
     of_texts: Callable,
     ids_answer: Callable[[EncoderInputs], dict[str, tf.Tensor]],
     checks: list[Check],
     facts: dict[str, Any],
+    jit_compile: bool,
 ) -> Servable:
     """A SavedModel with the signatures `serving_default`, for texts, and `ids`.
 
@@ -195,12 +160,12 @@ def servable(
     expected = {k: v.numpy() for k, v in expected.items() if "_top_" not in k}
     root = reusable_root(variables)
     root.__call__ = of_texts
-    root.ids = ids_signature(source, ids_answer)
+    root.ids = ids_signature(source, ids_answer, jit_compile)
     signatures = {"serving_default": of_texts, "ids": root.ids}
     return Servable(root, signatures, [*checks, Check("ids", ids, expected)], facts)
 
 
-def probe_ids(source: ExportedModel) -> dict[str, np.ndarray]:
+def probe_ids(source: Model) -> dict[str, np.ndarray]:
     """A fixed batch of ids: rows of different lengths, two segments, padding."""
     batch = verification.fixed_batch(source.shape, source.vocab.pad_id)
     return dict(zip(NAMES, batch.values(), strict=True))

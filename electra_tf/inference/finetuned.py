@@ -17,7 +17,7 @@ import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from electra_tf import startup
 from electra_tf.config.finetuning import FinetuningConfig, vocabulary_of
@@ -36,17 +36,21 @@ from electra_tf.interop.checkpoint import FINETUNE, fit_rows
 from electra_tf.interop.networks import Network
 from electra_tf.interop.task_heads import HEADS
 from electra_tf.storage import checkpoints
-from electra_tf.storage.manifest import MANIFEST, read_json
+from electra_tf.storage.manifest import MANIFEST, read_json, split_name
 from electra_tf.storage.mirror import bring_model
 from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from electra_tf.finetune.model import FinetuningModel
+    from electra_tf.text.tf_packing import EncoderInputs
 
 # Sequences that are computed before the first prediction is made.
 _CHUNK = 512
 _LONGEST = 512  # tokens of a window, at most
 
 
-def read_huggingface(folder: Path) -> TaskPredictor | None:
+def read_huggingface(folder: Path) -> FinetunedModel | None:
     """The model in a directory of Hugging Face; None for one without a task's head.
 
     Raises `UserError`: 65 for damaged files.
@@ -60,7 +64,7 @@ def read_huggingface(folder: Path) -> TaskPredictor | None:
     return _predictor(folder, config) if architecture.endswith(known) else None
 
 
-def _predictor(folder: Path, config: Mapping[str, Any]) -> TaskPredictor:
+def _predictor(folder: Path, config: Mapping[str, Any]) -> FinetunedModel:
     found = huggingface.info(folder, silent)
     if found.vocab_file is None or found.tokenizer_config is None:
         raise UserError(f"{folder} comes without the files of its tokenizer.")
@@ -115,8 +119,8 @@ def _predictor(folder: Path, config: Mapping[str, Any]) -> TaskPredictor:
     weights = theirs.read(network.tensors, f"task_specific/{kind}/")
     weights = fit_rows(checkpoints.of_arrays(str(folder), weights), vocab)
     weights.assign_to({v.path: v.value for v in model.variables})
-    trained = FinetunedModel(config, vocab, [facts], model, str(folder))
-    return TaskPredictor(trained, task, 0, manifest.get("what", kind))
+    name = manifest.get("what", kind)
+    return FinetunedModel(config, task, facts, model, str(folder), name)
 
 
 def _kind_of(folder: Path, network: Network, config: Mapping[str, Any]) -> str:
@@ -171,20 +175,6 @@ def _labels(
     )
 
 
-class FinetunedModel(NamedTuple):
-    """A fine-tuned model and its tasks."""
-
-    config: FinetuningConfig
-    vocab: Vocabulary
-    facts: list[TaskFacts]  # of all tasks, in the order of the heads
-    model: Any  # finetune.model.FinetuningModel
-    origin: str  # the checkpoint of the weights
-
-    def facts_of(self, task: str) -> TaskFacts:
-        """The facts of a task by its name in task_names (`TaskFacts.name` differs)."""
-        return self.facts[self.config.task_names.index(task)]
-
-
 def _vocabulary(folder: Path, hparams: dict[str, Any], default: str) -> str:
     """The vocabulary of a trial's hparams, or the default one if it is missing."""
     stored = hparams.get("vocab_file", default)
@@ -204,11 +194,11 @@ def read_trial(
     data_dir: str | None = None,
     vocab_file: str | None = None,
 ) -> FinetunedModel:
-    """The model of a trial with its newest weights, or the best, where kept.
+    """A task of a trial with the newest weights, or the best, where kept.
 
     Args:
       folder: `<data-dir>/models/<model-name>/finetuning_models/<...>_1`.
-      task: one of its tasks; None: any.
+      task: one of its tasks; None: the first.
       precision: of its computation; None: that of the training.
       data_dir: of the vocabulary; None: the data directory that holds the folder.
       vocab_file: the vocabulary, if it is elsewhere.
@@ -249,40 +239,79 @@ def read_trial(
     model = build_finetuning_model(config, heads, dtype=precision)
     weights = {v.path: v.value for v in model.variables}
     found.tensors(silent).assign_to(weights)
-    return FinetunedModel(config, vocab, facts, model, found.origin)
+    name = task or names[0]
+    reader = registry.make_task(name, config, vocab, folder)
+    description = facts[names.index(name)]
+    return FinetunedModel(config, reader, description, model, found.origin, name)
 
 
-class TaskPredictor(Predictor):
+class FinetunedModel(Predictor):
     """One task of a fine-tuned model.
 
-    Args:
-      number: of the task's head.
-      name: of the task; by default task.name.
+    Attributes:
+      reader: the task, which reads inputs and forms predictions.
+      description: of the task, as it is kept beside the checkpoint.
+      layer: the task's `TaskHead`, on the encoder of `network`.
     """
 
     def __init__(
-        self, trained: FinetunedModel, task: Task, number: int, name: str | None = None
+        self,
+        config: FinetuningConfig,
+        reader: Task,
+        description: TaskFacts,
+        network: FinetuningModel,
+        origin: str,
+        name: str | None = None,
     ):
+        """Args: name: of the task; by default reader.name. See the class."""
         from electra_tf.finetune.batches import head_outputs
 
-        head = task.head
-        most = task.num_texts if head.reads == "texts" else len(head.fields)
-        columns = getattr(task, "columns", ()) if head.reads == "texts" else ()
+        self.config, self.network = config, network
+        self.reader, self.description = reader, description
+        names = [head.name for head in network.heads]
+        self._number = names.index(description.name)
+        self.layer = network.heads[self._number]
+        self.encoder, self.tokenizer = network.electra, reader.tokenizer
+        self.vocab = self.tokenizer.vocab
+        self.max_seq_length = config.max_seq_length
+        head = reader.head
+        most = reader.num_texts if head.reads == "texts" else len(head.fields)
+        columns = getattr(reader, "columns", ()) if head.reads == "texts" else ()
         fewest = min(map(len, columns), default=None)
         facts = {
-            "vocab_sha256": trained.vocab.sha256,
-            "max_seq_length": trained.config.max_seq_length,
-            "eval_batch_size": trained.config.eval_batch_size,
+            "vocab_sha256": self.vocab.sha256,
+            "max_seq_length": config.max_seq_length,
+            "eval_batch_size": config.eval_batch_size,
         }
-        name = name or task.name
-        super().__init__(trained.origin, name, type(head), most, fewest, facts)
-        self.reader, self._number, self._config = task, number, trained.config
-        self.encoder, self.tokenizer = trained.model.electra, task.tokenizer
-        self.max_seq_length = trained.config.max_seq_length
-        self._num_heads = len(trained.model.heads)
-        self._run = functools.partial(
-            *(head_outputs, trained.model, facts_of(task), trained.config)
-        )
+        task = name or reader.name
+        super().__init__(origin, task, type(head), most, fewest, facts)
+        self._run = functools.partial(head_outputs, network, facts_of(reader), config)
+
+    @property
+    def folder(self) -> Path:
+        """The directory of its trial."""
+        return Path(self.origin).parent
+
+    @property
+    def title(self) -> str:
+        return f"{self.config.model_name}/{self.folder.name}"
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """Of the weights, for the manifest of an export."""
+        step, _ = split_name(Path(self.origin).name)
+        return {"objective": "fine-tuned", "step": step, "task": self.task}
+
+    @property
+    def variables(self) -> list:
+        """Those of the encoder and of the task's head."""
+        return self.encoder.variables + self.layer.variables
+
+    def head_outputs(self, inputs: EncoderInputs) -> dict[str, Any]:
+        """The head's outputs for packed ids, of a tagger at all tokens."""
+        features = {"input_mask": inputs.mask, "segment_ids": inputs.type_ids}
+        hidden = self.encoder(*inputs).sequence_output
+        return self.layer.outputs(hidden, features)
 
     def read_inputs(self, source: Source) -> Iterator[Input]:
         """Reads inputs by the task's own columns."""
@@ -311,14 +340,7 @@ class TaskPredictor(Predictor):
         if not features:  # all texts are empty
             return iter(())
         rows = [(self.reader, one) for one in features]
-        length = self._config.max_seq_length
+        length = self.max_seq_length
         arrays = preprocessing.pack(rows, {self.reader: self._number}, length)
-        store = preprocessing.FeatureStore(arrays, self._num_heads)
+        store = preprocessing.FeatureStore(arrays, len(self.network.heads))
         return self._run(store)
-
-
-def predictor_of(trained: FinetunedModel, folder: Path, name: str) -> TaskPredictor:
-    """The predictor for one of a trial's tasks; see `registry.make_task`."""
-    config = trained.config
-    task = registry.make_task(name, config, trained.vocab, folder)
-    return TaskPredictor(trained, task, config.task_names.index(name))

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from electra_tf.config.model import ModelConfig
+from electra_tf.config.run import RunConfig
 from electra_tf.errors import EXIT_DIVERGED, UserError
 from electra_tf.finetune.inputs import Input, Source, shown
 from electra_tf.finetune.task import Head, plain
@@ -105,6 +107,8 @@ class Model:
       vocab: the tokenizer's `Vocabulary`.
       max_seq_length: tokens of a window, [CLS] and [SEP] included.
       origin: the checkpoint or directory of the weights.
+      config: of its run; a SavedModel has none.
+      network: the Keras model; a SavedModel has none.
       methods: scoring methods by name, the best first: functions of ids, mask and
         segment ids [B, L] that return the scores of all tokens [B, L]. mask_each also
         takes positions [B] and returns their scores [B].
@@ -117,6 +121,8 @@ class Model:
     vocab: Vocabulary
     max_seq_length: int
     origin: str
+    config: RunConfig
+    network: Any
     methods: Mapping[str, Callable[..., Any]] = MappingProxyType({})
     # ids, mask and segment ids [B, L] -> P(token was replaced) [B, L]
     _detect: Callable[..., Any] | None = None
@@ -127,6 +133,21 @@ class Model:
         if name in _NEEDS:
             raise self.lacks(name)
         raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+
+    @property
+    def title(self) -> str:
+        """Its name in published files, without a path."""
+        return self.config.model_name
+
+    @property
+    def shape(self) -> ModelConfig:
+        """The shape of its encoder."""
+        return self.config.model_config()
+
+    @property
+    def precision(self) -> str:
+        """The type of its computation, as the hparam has it."""
+        return self.network.dtype_policy.name
 
     def lacks(self, name: str) -> MissingPartError:
         """The error for a method or attribute whose part this model lacks."""

@@ -179,8 +179,7 @@ def load(
                 f"{folder}: its task {names[0]} is Python code, which is run only if "
                 "you name it: --task, or task= of electra_tf.load."
             )
-        trained = finetuned.read_trial(folder, task, data_dir=data_dir)
-        return finetuned.predictor_of(trained, folder, task or names[0])
+        return finetuned.read_trial(folder, task, data_dir=data_dir)
     if saved := saved_model_in(folder):
         model = _read_saved_model(saved)
     else:

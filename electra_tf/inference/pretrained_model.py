@@ -122,6 +122,7 @@ class PretrainedModel(Model):
       has_generator: whether its files hold a generator or name a uniform one.
       origin: the checkpoint or directory of the weights.
       known: see `StoredModel.known`.
+      step: of the weights; None if unknown.
     """
 
     def __init__(
@@ -134,6 +135,7 @@ class PretrainedModel(Model):
         has_generator: bool = True,
         origin: str | None = None,
         known: Mapping[str, Any] = MappingProxyType({}),
+        step: int | None = None,
     ):
         import tensorflow as tf
 
@@ -149,7 +151,7 @@ class PretrainedModel(Model):
         self.has_generator = has_generator
         self.origin = origin or self.name
         self.max_seq_length = config.max_seq_length
-        self._network, self._known = network, known
+        self.network, self.step, self._known = network, step, known
         if isinstance(network, TextEncoder):
             self.pretrainer, self.encoder = None, network
             self.what = "an encoder without heads"
@@ -168,6 +170,47 @@ class PretrainedModel(Model):
             self._detect = traced(self._probabilities)
             self._corrupt = traced(self._corrupted)
         self._logits_at = network.generator.logits_at
+
+    @classmethod
+    def of(cls, stored: StoredModel, precision: str = "float32") -> PretrainedModel:
+        """The model of files that were read, with its weights.
+
+        Args:
+          precision: "float32" or "mixed_bfloat16", the type of the computation; weights
+            and answers are float32.
+        """
+        if any(name.startswith(HEADS) for name in stored.tensors):
+            network = empty_pretrainer(stored.config, stored.vocab, precision)
+        else:
+            from electra_tf.model.encoder import TextEncoder
+
+            shape, width = stored.config.model_config(), stored.config.embedding_size
+            network = TextEncoder(shape, width, dtype=precision)
+            network.build(None)
+        weights = of_arrays(stored.origin, stored.tensors)
+        weights.assign_to({v.path: v.value for v in network.variables})
+        # A uniform generator is assumed for files without one; a run's config names it.
+        assumed = "generator" not in stored.known
+        return cls(
+            stored.config,
+            stored.vocab,
+            network,
+            stored.tokenizer_config,
+            stored.name,
+            has_generator=bool(stored.config.generator_scopes()) or not assumed,
+            origin=stored.origin,
+            known=stored.known,
+            step=stored.step,
+        )
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """Of the weights, for the manifest of an export."""
+        return {
+            "objective": self.config.objective,
+            "step": self.step,
+            "trained_length": self._known.get("max_seq_length"),
+        }
 
     def corrupt(self, texts: Any, seed: int = 0) -> list[list[TokenPrediction]]:
         """Lets the generator replace tokens as in training, and detects them.
@@ -218,7 +261,7 @@ class PretrainedModel(Model):
                 f"format {format!r} is not one of {', '.join(readers.WRITERS)}.\n"
                 "export_model.py has others."
             )
-        tensors = {v.path: np.array(v) for v in self._network.variables}
+        tensors = {v.path: np.array(v) for v in self.network.variables}
         settings = self.vocab, self.tokenizer.config
         stored = StoredModel(
             self.config, *settings, tensors, {}, 0, self.origin, self._known
@@ -259,29 +302,8 @@ def load(path: str | os.PathLike) -> PretrainedModel:
     Raises `UserError` if the path holds none, or if its files do not fit each other.
     """
     found = readers.find(path, log=silent)
-    path = os.path.abspath(local_of(os.fspath(path)))
     startup.import_tensorflow()
     log = silent if found.run else functools.partial(print, file=sys.stderr)
-    stored = read(found, log=log, strict=False)
-    if any(name.startswith(HEADS) for name in stored.tensors):
-        network = empty_pretrainer(stored.config, stored.vocab)
-    else:
-        from electra_tf.model.encoder import TextEncoder
-
-        shape, width = stored.config.model_config(), stored.config.embedding_size
-        network = TextEncoder(shape, width, dtype="float32")
-        network.build(None)
-    weights = of_arrays(stored.origin, stored.tensors)
-    weights.assign_to({v.path: v.value for v in network.variables})
-    # A uniform generator is assumed for files without one; a run's config names it.
-    assumed = "generator" not in stored.known
-    return PretrainedModel(
-        stored.config,
-        stored.vocab,
-        network,
-        stored.tokenizer_config,
-        path,
-        has_generator=bool(stored.config.generator_scopes()) or not assumed,
-        origin=found.origin,
-        known=stored.known,
-    )
+    model = PretrainedModel.of(read(found, log=log, strict=False))
+    model.name = os.path.abspath(local_of(os.fspath(path)))
+    return model

@@ -17,6 +17,7 @@ from electra_tf.export.formats import ExportRequest
 from electra_tf.finetune import inputs
 from electra_tf.finetune.tagging import spans_of
 from electra_tf.inference import prediction
+from electra_tf.inference.finetuned import read_trial
 from tests.helpers import tiny_finetuning
 from tests.helpers.exporting import NAMES, Failed, fresh_process, shared_export
 from tests.helpers.runs import by_default
@@ -80,7 +81,7 @@ def hugging_face(configs, tmp_path_factory):
     @functools.cache
     def export(name):
         out, folder = tmp_path_factory.mktemp(name), Path(configs[name].trial_dir(1))
-        task = finetuned_task.read_task(folder, task_name(name))
+        task = read_trial(folder, task_name(name))
         other_libraries.write_task(task, out, log=lambda line: None)
         return out / task_name(name)
 
@@ -252,7 +253,7 @@ def test_model_of_a_request(data, configs):
             finetuned_task.trial_dir_of(request._replace(**change))
     for place in (folder, data):
         with pytest.raises(UserError, match="was not fine-tuned on 'squad'"):
-            finetuned_task.read_task(place, "squad")
+            read_trial(place, "squad")
 
 
 @pytest.mark.thorough
@@ -280,9 +281,9 @@ def test_exports_read_the_tables_of_their_trial(data, tmp_path, kind):
     hparams = {"task_names": ["own"], "tasks": {"own": description}}
     config, _, _ = write_run(data, hparams | {"model_dir": f"own_{kind}"})
     folder = Path(config.trial_dir(1))
-    task = finetuned_task.read_task(folder, "own")
-    made = {"own": task.servable()}
-    [saved] = saved_model.write_saved_models(made, task.source, tmp_path / "s")
+    task = read_trial(folder, "own")
+    made = {"own": finetuned_task.servable(task)}
+    [saved] = saved_model.write_saved_models(made, task, tmp_path / "s")
     other_libraries.write_task(task, tmp_path / "hf", log=lambda line: None)
     found = []
     for path in (folder, saved, tmp_path / "hf" / "own"):
@@ -321,10 +322,10 @@ def test_exports_keep_task_and_id_column(exports, hugging_face, tmp_path):
 
 def with_a_tie(folder, name, precision):
     """A model for which the first label and the last are equally good, and its bias."""
-    task = finetuned_task.read_task(folder, name, precision)
+    task = read_trial(folder, name, precision)
     values = {v.path.rpartition("/")[2]: v for v in task.variables if name in v.path}
     values["kernel"].assign(np.zeros(values["kernel"].shape))
-    values["bias"].assign([0.0, *[-1.0] * (len(task.facts.labels) - 2), 0.0])
+    values["bias"].assign([0.0, *[-1.0] * (len(task.description.labels) - 2), 0.0])
     return task, values["bias"]
 
 
@@ -335,15 +336,15 @@ def test_near_tie_is_accepted_in_half_precision_alone(configs, tmp_path, name, b
     for precision in ("mixed_bfloat16", "float32"):
         folder = Path(configs[name].trial_dir(1))
         task, bias = with_a_tie(folder, name, precision)
-        made = task.servable()
+        made = finetuned_task.servable(task)
         bias.assign([*bias.numpy()[:-1], 2.0**-9])
         place = tmp_path / precision
         if precision == "float32":
             with pytest.raises(UserError, match="differ"):
-                saved_model.write_saved_models({name: made}, task.source, place)
+                saved_model.write_saved_models({name: made}, task, place)
             return
-        [written] = saved_model.write_saved_models({name: made}, task.source, place)
+        [written] = saved_model.write_saved_models({name: made}, task, place)
         loaded = tf.saved_model.load(str(written)).signatures["serving_default"]
         [check] = [c for c in made.checks if c.signature == "serving_default"]
         found = loaded(text=tf.constant(check.inputs["text"]))[best].numpy()
-        assert {*found.ravel()} - {b""} == {task.facts.labels[-1].encode()}
+        assert {*found.ravel()} - {b""} == {task.description.labels[-1].encode()}

@@ -9,9 +9,10 @@ import pytest
 import tensorflow as tf
 
 from electra_tf.errors import UserError
-from electra_tf.export import finetuned_task, formats, onnx
+from electra_tf.export import formats, onnx
 from electra_tf.export.formats import ExportRequest
 from electra_tf.export.signatures import NAMES, Check
+from electra_tf.inference.finetuned import read_trial
 from electra_tf.interop import networks
 from tests.helpers.cards import run_snippets
 from tests.helpers.exporting import tiny_source, write_run
@@ -132,7 +133,7 @@ def converted(tmp_path_factory):
         (folder, what), out = folders[name], tmp_path_factory.mktemp(name) / name
         request = ExportRequest("onnx", str(out), what=what)
         formats.export(request._replace(init_checkpoint=str(folder)))
-        return finetuned_task.read_task(folder, what), out
+        return read_trial(folder, what), out
 
     return convert
 
@@ -141,7 +142,7 @@ def converted(tmp_path_factory):
 @pytest.mark.parametrize("name", by_default(HEADS, ["joint"]))
 def test_outputs_are_those_of_the_model(converted, name):
     task, folder = converted(name)
-    facts, batch = task.facts, questions_of(task, 3)
+    facts, batch = task.description, questions_of(task, 3)
     [path] = folder.glob("*.onnx")
     session = onnxruntime.InferenceSession(path)
     outputs = [output.name for output in session.get_outputs()]

@@ -11,8 +11,9 @@ import pytest
 
 import electra_tf
 from electra_tf.errors import EXIT_CONFIG, UserError
-from electra_tf.export import finetuned_task, formats, other_libraries
+from electra_tf.export import formats, other_libraries
 from electra_tf.export.formats import ExportRequest
+from electra_tf.inference.finetuned import read_trial
 from electra_tf.interop import task_heads
 from tests.helpers.cards import run_snippets
 from tests.helpers.interop_models import read_model
@@ -45,7 +46,7 @@ def converted(folders, tmp_path_factory):
         (folder, what), out = folders[name], tmp_path_factory.mktemp(name)
         request = ExportRequest("huggingface", str(out), what=what)
         formats.export(request._replace(init_checkpoint=str(folder)))
-        return finetuned_task.read_task(folder, what), out / what
+        return read_trial(folder, what), out / what
 
     return convert
 
@@ -86,7 +87,7 @@ def test_outputs_are_those_of_transformers(converted, folders, name):
         np.testing.assert_allclose(logits, values, atol=1e-4)
         assert {0.0, 5.0} < set(values.tolist()), np.unique(values)
     else:
-        labels = tuple(task.facts.labels)
+        labels = tuple(task.description.labels)
         if name == "chunk":
             labels = tuple(x.replace("S-", "B-").replace("E-", "I-") for x in labels)
         assert tuple(config.id2label.values()) == labels
@@ -118,9 +119,9 @@ def test_tagged_names_are_whole_in_pipelines(tmp_path):
     own = {"type": "tagging", "words": "words", "tags": "tags"}
     own |= {"train": str(file), "dev": str(file)}
     config, _, _ = write_run(data, {"task_names": ["own"], "tasks": {"own": own}})
-    task = finetuned_task.read_task(Path(config.trial_dir(1)), "own")
+    task = read_trial(Path(config.trial_dir(1)), "own")
     other_libraries.write_task(task, tmp_path / "out", log=lambda line: None)
-    directory, labels = tmp_path / "out" / "own", task.facts.labels
+    directory, labels = tmp_path / "out" / "own", task.description.labels
     tags = ["B-X", "E-X", "O", "S-X", "S-X"]
 
     class Head(torch.nn.Module):
@@ -153,10 +154,10 @@ def test_tagged_names_are_whole_in_pipelines(tmp_path):
     ],
 )
 def test_heads_without_an_equivalent_are_refused(folders, tmp_path, name, reason):
-    task = finetuned_task.read_task(*folders[name])
+    task = read_trial(*folders[name])
     if name == "topics":
         labels = tuple(f"label {i}" for i in range(17))
-        task = task._replace(facts=task.facts._replace(labels=labels))
+        task.description = task.description._replace(labels=labels)
     with pytest.raises(UserError, match=reason) as error:
         other_libraries.write_task(task, tmp_path / "out")
     assert error.value.exit_code == EXIT_CONFIG
@@ -165,7 +166,7 @@ def test_heads_without_an_equivalent_are_refused(folders, tmp_path, name, reason
 
 def test_head_that_computes_otherwise_is_not_written(folders, tmp_path, monkeypatch):
     monkeypatch.setattr(task_heads, "_SHARP", 2.0**4)
-    task = finetuned_task.read_task(*folders["sts"])
+    task = read_trial(*folders["sts"])
     with pytest.raises(UserError, match="electra_tf as fine-tuned"):
         other_libraries.write_task(task, tmp_path / "out")
     assert not list(tmp_path.iterdir())

@@ -15,6 +15,7 @@ from electra_tf.errors import UserError
 from electra_tf.export import saved_model
 from electra_tf.export.parts import python_pack
 from electra_tf.export.signatures import Check
+from electra_tf.inference.pretrained_model import PretrainedModel
 from electra_tf.storage import manifest
 from electra_tf.text.tokenization import Tokenizer
 from tests.helpers.exporting import (
@@ -124,7 +125,7 @@ class TestPreprocessor:
 
     def test_packing(self, source, used):
         found = used["pack"]
-        tokenizer, vocab = source.tokenizer(), source.vocab
+        tokenizer, vocab = source.tokenizer, source.vocab
         special = found["special"]
         assert special["mask_id"] == vocab.mask_id and special["padding_id"] == 0
         assert special["vocab_size"] == len(vocab)
@@ -217,13 +218,13 @@ class TestPartsOfAModel:
     def test_encoder_without_heads(self, tmp_path):
         stored = read_model(write_run(tmp_path, tiny_source()))
         tensors = {k: v for k, v in stored.tensors.items() if k.startswith("electra/")}
-        source = saved_model.source_of(stored._replace(tensors=tensors))
+        source = PretrainedModel.of(stored._replace(tensors=tensors))
         assert saved_model.kinds_of(source) == ["encoder", "preprocessor"]
         write_part(source, "encoder", tmp_path / "exports")
 
     def test_type_of_the_computation_is_recorded(self, tmp_path):
         stored = read_model(write_run(tmp_path, tiny_source()))
-        source = saved_model.source_of(stored, "mixed_bfloat16")
+        source = PretrainedModel.of(stored, "mixed_bfloat16")
         found = write_part(source, "encoder", tmp_path / "out")
         assert manifest.verify_folder(found)["precision"] == "mixed_bfloat16"
 

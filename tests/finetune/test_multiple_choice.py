@@ -13,6 +13,7 @@ from electra_tf.errors import UserError
 from electra_tf.export import finetuned_task, other_libraries, saved_model
 from electra_tf.finetune import preprocessing
 from electra_tf.finetune.inputs import Source
+from electra_tf.inference.finetuned import read_trial
 from tests.helpers.own_task import own_tasks
 from tests.helpers.runs import check_ok, refused, run_script
 from tests.helpers.tiny_finetuning import TINY, WORDS, write_data
@@ -127,9 +128,9 @@ def test_a_model_learns_and_is_scored(trained):
 
 def test_served_answers_are_those_of_the_trial(tmp_path, trained):
     trial, _ = trained
-    task = finetuned_task.read_task(trial, "pick")
+    task = read_trial(trial, "pick")
     [folder] = saved_model.write_saved_models(
-        {"pick": task.servable()}, task.source, tmp_path
+        {"pick": finetuned_task.servable(task)}, task, tmp_path
     )
     inputs = [(WORDS[0], WORDS[3:5]), (WORDS[30], [WORDS[28], WORDS[2], WORDS[40]])]
     ours = electra_tf.load(trial).predict(inputs)
@@ -151,7 +152,7 @@ def test_transformers_scores_the_same(trained, tmp_path):
     import transformers
 
     trial, _ = trained
-    task = finetuned_task.read_task(trial, "pick")
+    task = read_trial(trial, "pick")
     folder = other_libraries.write_task(task, tmp_path, log=lambda line: None) / "pick"
     model = transformers.ElectraForMultipleChoice.from_pretrained(folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)

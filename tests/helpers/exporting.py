@@ -13,7 +13,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from electra_tf.export import saved_model
-from electra_tf.export.signatures import ExportedModel
+from electra_tf.inference.pretrained_model import PretrainedModel
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.text.vocabulary import (
     SPECIAL_TOKENS,
@@ -21,13 +21,7 @@ from electra_tf.text.vocabulary import (
     Vocabulary,
     write_tokens,
 )
-from tests.helpers.tiny_pretraining import (
-    LENGTH,
-    VARIANTS,
-    VOCAB_SIZE,
-    tiny_config,
-    tiny_model,
-)
+from tests.helpers.tiny_pretraining import VARIANTS, VOCAB_SIZE, tiny_config, tiny_model
 
 CLIENT = Path(__file__).with_name("saved_model_client.py")
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -44,19 +38,19 @@ def tiny_vocabulary(size=VOCAB_SIZE) -> Vocabulary:
     return Vocabulary(tuple(tokens))
 
 
-def tiny_source(variant="electra", vocab=None, **changes) -> ExportedModel:
+def tiny_source(variant="electra", vocab=None, **changes) -> PretrainedModel:
     model = tiny_model(variant, **changes)
-    vocab = vocab or tiny_vocabulary()
-    return ExportedModel(variant, vocab, TokenizerConfig(), LENGTH, model, {"step": 7})
+    vocab, facts = vocab or tiny_vocabulary(), {"name": variant, "step": 7}
+    return PretrainedModel(model.hparams, vocab, model, TokenizerConfig(), **facts)
 
 
 @functools.cache
-def shared_source(variant="electra") -> ExportedModel:
+def shared_source(variant="electra") -> PretrainedModel:
     """A model that tests may look at, not change."""
     return tiny_source(variant, dropout=0.2, layers=2)
 
 
-def write_part(source: ExportedModel, what, folder) -> Path:
+def write_part(source: PretrainedModel, what, folder) -> Path:
     """Writes the SavedModel of a part; returns its directory."""
     [what] = saved_model.parts_of(source, what)
     made = {what: saved_model.WHAT[what](source)}
@@ -75,7 +69,7 @@ def shared_export(variant, what) -> Path:
     return write_part(shared_source(variant), what, folder)
 
 
-def write_run(data: Path, source: ExportedModel, **hparams) -> Path:
+def write_run(data: Path, source: PretrainedModel, **hparams) -> Path:
     """Puts the model into a data directory, as the 7th step of a run called tiny."""
     model_dir = data / "models" / "tiny"
     model_dir.mkdir(parents=True)

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from electra_tf.config.finetuning import FinetuningConfig
+from electra_tf.export import finetuned_task
 from electra_tf.export.signatures import NAMES
 from electra_tf.finetune import registry
 from electra_tf.finetune.model import build_finetuning_model
@@ -106,6 +107,6 @@ def batch_of(task, seed=0, rows=5):
 
 def answers(task, batch):
     """What the SavedModel's signature `ids` says."""
-    served = task.servable()
+    served = finetuned_task.servable(task)
     found = served.signatures["ids"](**{k: tf.constant(v) for k, v in batch.items()})
     return {name: value.numpy() for name, value in found.items()}

@@ -12,8 +12,8 @@ import pytest
 import tensorflow as tf
 
 import electra_tf
-from electra_tf.export import saved_model
 from electra_tf.finetune.model import load_encoder
+from electra_tf.inference.pretrained_model import PretrainedModel
 from electra_tf.interop import huggingface, networks, readers, tf1
 from electra_tf.pretrain import start
 from electra_tf.pretrain.pretraining import build_pretrainer
@@ -132,7 +132,7 @@ def test_exports_hold_the_sum(run, tmp_path):
     for form in (tf1.write_tf1, huggingface.write_huggingface):
         out = form(stored, "all", tmp_path / form.__name__, **quiet)
         check_tables(read_model(out, **quiet).tensors, model)
-    served = saved_model.source_of(stored).pretrainer(tiny_batch())
+    served = PretrainedModel.of(stored).pretrainer(tiny_batch())
     expected = model(tiny_batch()).discriminated.logits
     np.testing.assert_array_equal(served.discriminated.logits, expected)
     [main] = networks.split(stored, "discriminator").values()

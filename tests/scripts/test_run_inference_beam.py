@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from electra_tf.export import finetuned_task as finetuned_models
-from electra_tf.export import saved_model
+from electra_tf.export import finetuned_task, saved_model
+from electra_tf.inference.finetuned import read_trial
 from tests.helpers import tiny_finetuning
 from tests.helpers.beam_workers import job_server
 from tests.helpers.corpus_runs import fail, rows_in, succeed, write_texts
@@ -57,11 +57,9 @@ def test_with_a_job_server_and_its_workers(electric, corpus, local, tmp_path):
 def test_a_saved_model_predicts(finetuned, tmp_path):
     """Its graph has ops of tensorflow_text, which has to be imported first."""
     place = "models/tiny/finetuning_models/cola,sts,chunk_model_1"
-    trial = finetuned_models.read_task(Path(finetuned / place), "cola")
-    served = trial.servable()
-    [model] = saved_model.write_saved_models(
-        {"cola": served}, trial.source, tmp_path / "e"
-    )
+    trial = read_trial(Path(finetuned / place), "cola")
+    served = finetuned_task.servable(trial)
+    [model] = saved_model.write_saved_models({"cola": served}, trial, tmp_path / "e")
     words = tiny_finetuning.WORDS
     lines = [" ".join(words[i % 40 : i % 40 + i % 7]) for i in range(200)]
     (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in lines))
