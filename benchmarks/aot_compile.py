@@ -167,7 +167,7 @@ def make_step(config: PretrainingConfig):
     task, state, placement = place_pretraining(config, special)
     step = training_step.TrainingStep(task, state, placement, seed=config.seed)
     rows, length = config.train_batch_size, config.max_seq_length
-    settings = masking.MaskingSettings.of(config, vocab)
+    settings = masking.Masking.of(config, vocab)
     columns = settings.draws_per_row(length)
     features = ("input_ids", "input_mask", "segment_ids")
     inputs = {name: [[rows, length], "int32"] for name in features}

@@ -7,7 +7,6 @@ The process keeps to one core; the variants take
 turns, and the table has the median of several rounds.
 """
 
-import dataclasses
 import os
 import tempfile
 import time
@@ -53,19 +52,20 @@ def variants(pattern: str, vocab: Vocabulary) -> dict:
     """Name -> function that makes the data set."""
     import tensorflow as tf
 
+    from electra_tf.config.pretraining import PretrainingConfig
     from electra_tf.data import tfrecord
     from electra_tf.pretrain import masking, pretrain_data
 
     size, length = FLAGS.batch_size, FLAGS.max_seq_length
-    ids = vocab.cls_id, vocab.sep_id, vocab.mask_id
-    settings = masking.MaskingSettings(0.15, int(0.155 * length), ids)
+    config = PretrainingConfig(max_seq_length=length, vocab_size=len(vocab))
+    how = masking.Masking.of(config, vocab)
     spec = dict.fromkeys(tfrecord.FEATURES, tf.io.FixedLenFeature([length], tf.int64))
 
     def ours(workers=1, repeated_masks="original", **changes):
         """What the last of the workers reads: its own rows of a larger batch."""
         return pretrain_data.make_dataset(
             pretrain_data.open_data(pattern, length, vocab),
-            dataclasses.replace(settings, repeated_masks=repeated_masks),
+            masking.Masking.of(config.replaced(repeated_masks=repeated_masks), vocab),
             batch_size=size * workers,
             seed=1,
             num_replicas=workers,
@@ -75,7 +75,7 @@ def variants(pattern: str, vocab: Vocabulary) -> dict:
 
     def masked(features, step):
         batch = {name: tf.cast(value, tf.int32) for name, value in features.items()}
-        return masking.mask_batch(batch, 1, step, settings)
+        return masking.mask_batch(batch, 1, step, how)
 
     def sequential():
         """TensorFlow's own reader, which has no random access."""

@@ -9,7 +9,6 @@ max(tokens, key=lambda token: token.probability).text
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 import sys
@@ -279,9 +278,9 @@ class PretrainedModel(Model):
     def _corrupted(self, batch, words, seed, number):
         from electra_tf.pretrain import masking
 
-        settings = masking.MaskingSettings.of(self.config, self.vocab, words=words)
-        settings = dataclasses.replace(settings, repeated_masks="fixed")
-        output = self.pretrainer(masking.mask_batch(batch, seed, number, settings))
+        config = self.config.replaced(repeated_masks="fixed")
+        how = masking.Masking.of(config, self.vocab, words=words)
+        output = self.pretrainer(masking.mask_batch(batch, seed, number, how))
         return output.corrupted_ids, output.discriminated.probs
 
     def _probabilities(self, input_ids, input_mask, segment_ids):

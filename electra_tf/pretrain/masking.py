@@ -20,7 +20,6 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 from electra_tf.config.pretraining import PretrainingConfig
@@ -56,55 +55,36 @@ class WordTables(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class MaskingSettings:
-    """How sequences are masked.
+class Masking:
+    """How the sequences of a phase are masked.
 
     Attributes:
-      mask_prob: share of the tokens that are masked.
-      max_predictions_per_seq: slots for masked positions, N.
-      special_ids: ids of ([CLS], [SEP], [MASK]).
-      repeated_masks: "original" draws positions with replacement (about 7 % of the
-        masked positions are drawn twice), "fixed" draws distinct ones.
-      mask_unit: "word" draws whole words, with "fixed".
-      mask_token_share, random_token_share: of the masked positions, those whose input
-        becomes [MASK], or a random token; the rest keep theirs.
-      vocab_size: tokens that a random one is drawn from.
-      continuations: bool [V], the tokens that continue a word.
+      config: of the phase. Its `repeated_masks` "original" draws positions with
+        replacement (about 7 % of the masked positions are drawn twice), "fixed" draws
+        distinct ones.
+      special_ids: of ([CLS], [SEP], [MASK]).
+      continuations: bool [V], the tokens that continue a word, for whole words.
       words: words of scripts without spaces.
       temperature: of the samples, from the step; None: constant.
     """
 
-    mask_prob: float
-    max_predictions_per_seq: int
+    config: PretrainingConfig
     special_ids: tuple[int, int, int]
-    repeated_masks: str = "original"
-    mask_unit: str = "token"
-    mask_token_share: float = MASK_TOKEN_SHARE
-    random_token_share: float = 0.0
-    vocab_size: int = 0
-    continuations: np.ndarray | None = None
+    continuations: Sequence[bool] | None = None
     words: WordTables | None = None
     temperature: Callable[[int | tf.Tensor], tf.Tensor] | None = None
 
     @classmethod
-    def of(
-        cls, config: PretrainingConfig, vocab: Vocabulary, **tables
-    ) -> MaskingSettings:
-        """Those of a phase; `tables`: words and temperature."""
-        names = ("mask_prob", "max_predictions_per_seq", "repeated_masks", "mask_unit")
-        names += ("mask_token_share", "random_token_share")
-        return cls(
-            **{name: getattr(config, name) for name in names},
-            special_ids=(vocab.cls_id, vocab.sep_id, vocab.mask_id),
-            vocab_size=len(vocab),
-            continuations=vocab.continuations,
-            **tables,
-        )
+    def of(cls, config: PretrainingConfig, vocab: Vocabulary, **tables) -> Masking:
+        """That of a phase; `tables`: words and temperature."""
+        special_ids = vocab.cls_id, vocab.sep_id, vocab.mask_id
+        return cls(config, special_ids, vocab.continuations, **tables)
 
     def draws_per_row(self, length: int | tf.Tensor):
         """How many random numbers decide the masking of a sequence."""
-        slots = self.max_predictions_per_seq
-        return (length if self.repeated_masks == "fixed" else slots) + 2 * slots
+        slots = self.config.max_predictions_per_seq
+        is_fixed = self.config.repeated_masks == "fixed"
+        return (length if is_fixed else slots) + 2 * slots
 
 
 def candidates_mask(
@@ -214,7 +194,7 @@ def mask_batch(
     batch: dict[str, tf.Tensor],
     seed: int | tf.Tensor,
     step: int | tf.Tensor,
-    settings: MaskingSettings,
+    how: Masking,
     first_row: int = 0,
 ) -> dict[str, tf.Tensor]:
     """Draws the masking of a global batch as a function of (seed, step).
@@ -230,28 +210,28 @@ def mask_batch(
         return uniforms(seed, step, (first_row, size), columns, purpose)
 
     random_ids = None
-    if settings.random_token_share:
+    if how.config.random_token_share:
         uniform = draw(length, _RANDOM_TOKENS)
-        random_ids = sample_uniformly(uniform, settings.vocab_size)
-    draws = draw(settings.draws_per_row(length))
-    batch = mask_by_draws(batch, draws, settings, random_ids)
-    if settings.temperature is None:
+        random_ids = sample_uniformly(uniform, how.config.vocab_size)
+    draws = draw(how.draws_per_row(length))
+    batch = mask_by_draws(batch, draws, how, random_ids)
+    if how.temperature is None:
         return batch
-    return batch | {"temperature": tf.fill([size, 1], settings.temperature(step))}
+    return batch | {"temperature": tf.fill([size, 1], how.temperature(step))}
 
 
 def mask_by_draws(
     batch: dict[str, tf.Tensor],
     draws: tf.Tensor,
-    settings: MaskingSettings,
+    how: Masking,
     random_ids: tf.Tensor | None = None,
 ) -> dict[str, tf.Tensor]:
     """Masks a batch by given random numbers.
 
     Args:
       batch: input_ids, input_mask, segment_ids, int32 [B, L].
-      draws: float32 [B, settings.draws_per_row(L)], uniform in [0, 1).
-      random_ids: int32 [B, L], where the settings have random tokens.
+      draws: float32 [B, how.draws_per_row(L)], uniform in [0, 1).
+      random_ids: int32 [B, L], where the config has random tokens.
 
     Returns:
       `batch` with masked_input_ids int32 [B, L]; masked_lm_positions and masked_lm_ids
@@ -260,16 +240,17 @@ def mask_by_draws(
       token the generator's softmax yields.
     """
     input_ids, input_mask = batch["input_ids"], batch["input_mask"]
-    slots, special_ids = settings.max_predictions_per_seq, settings.special_ids
+    config, special_ids = how.config, how.special_ids
+    slots = config.max_predictions_per_seq
     candidates = candidates_mask(input_ids, input_mask, special_ids)
     num_tokens = tf.reduce_sum(input_mask, axis=1)
-    wanted = num_to_predict(num_tokens, settings.mask_prob, slots)
+    wanted = num_to_predict(num_tokens, config.mask_prob, slots)
     replace_uniform, sample_uniform, uniform = tf.split(draws, [slots, slots, -1], 1)
-    if settings.mask_unit == "word":
-        continues = continue_words(input_ids, settings.continuations, settings.words)
+    if config.mask_unit == "word":
+        continues = continue_words(input_ids, how.continuations, how.words)
         positions, used = draw_words(candidates, continues, wanted, uniform, slots)
     else:
-        is_distinct = settings.repeated_masks == "fixed"
+        is_distinct = config.repeated_masks == "fixed"
         text = candidates, wanted, uniform, slots
         positions, used = _draw_positions(*text, is_distinct)
     masked = apply_masking(
@@ -278,8 +259,8 @@ def mask_by_draws(
         tf.cast(used, tf.float32),
         replace_uniform,
         special_ids[-1],
-        settings.mask_token_share,
-        settings.random_token_share,
+        config.mask_token_share,
+        config.random_token_share,
         random_ids,
     )
     return batch | masked | {"sample_uniform": sample_uniform}

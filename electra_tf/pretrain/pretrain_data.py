@@ -22,7 +22,7 @@ from electra_tf.data import batch_order, record_index, tfrecord
 from electra_tf.data.batch_order import Rows, batch_indices
 from electra_tf.errors import EXIT_CONFIG, EXIT_DAMAGED, UserError, as_text
 from electra_tf.pretrain import masking, shards
-from electra_tf.pretrain.masking import MaskingSettings, WordTables
+from electra_tf.pretrain.masking import Masking, WordTables
 from electra_tf.pretrain.sampling import temperature_at
 from electra_tf.text import word_list
 from electra_tf.text.vocabulary import Vocabulary
@@ -33,7 +33,7 @@ _CALLS_TO_BUCKET = 16  # batches that are being read at a time
 
 def make_dataset(
     source: DataSets,
-    settings: MaskingSettings,
+    how: Masking,
     *,
     batch_size: int,
     seed: int,
@@ -71,7 +71,7 @@ def make_dataset(
     order = batch_size, seed, shuffle, Rows(first, count)
 
     def masked(step: tf.Tensor, batch: dict) -> dict[str, tf.Tensor]:
-        batch = masking.mask_batch(batch, seed, step, settings, first_row)
+        batch = masking.mask_batch(batch, seed, step, how, first_row)
         if num_replicas == 1:
             return batch
         parts = num_replicas // num_workers  # [B, ...] -> [parts, B / parts, ...]
@@ -364,7 +364,7 @@ class RunData:
             tables["words"] = WordTables.of(found)
         return make_dataset(
             self.open(part, training),
-            MaskingSettings.of(part, self.vocab, **tables),
+            Masking.of(part, self.vocab, **tables),
             seed=part.seed,
             shuffle=training,
             **options,

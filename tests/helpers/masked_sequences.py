@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sequences of words to mask, large enough for statistics."""
 
+import math
+
 import numpy as np
 import tensorflow as tf
 
+from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.pretrain import masking
 
 PAD, UNK, CLS, SEP, MASK = range(5)
@@ -30,10 +33,21 @@ def as_batch(ids, input_mask):
     }
 
 
-def settings_of(mode="original", slots=SLOTS, mask_prob=0.15, **settings):
-    """MaskingSettings with the special tokens of these sequences."""
-    special = CLS, SEP, MASK
-    return masking.MaskingSettings(mask_prob, slots, special, mode, **settings)
+def settings_of(
+    mode="original",
+    slots=SLOTS,
+    mask_prob=0.15,
+    special_ids=(CLS, SEP, MASK),
+    continuations=None,
+    words=None,
+    **hparams,
+):
+    """Masking with a number of slots, by default of these sequences."""
+    length = math.ceil(slots / (mask_prob + 0.005))
+    hparams |= {"mask_prob": mask_prob, "max_seq_length": length}
+    config = PretrainingConfig().replaced(repeated_masks=mode, **hparams)
+    assert config.max_predictions_per_seq == slots
+    return masking.Masking(config, special_ids, continuations, words)
 
 
 def mask_tensors(batch, seed=1, step=0, *args, first_row=0, **settings):

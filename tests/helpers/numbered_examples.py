@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shards of small examples that tell their number, for tests of reading."""
 
-import dataclasses
 import json
 
 import numpy as np
@@ -10,8 +9,8 @@ import pytest
 from electra_tf.data import tfrecord
 from electra_tf.errors import UserError
 from electra_tf.pretrain import pretrain_data
-from electra_tf.pretrain.masking import MaskingSettings
 from electra_tf.text.vocabulary import Vocabulary
+from tests.helpers.masked_sequences import settings_of
 
 LENGTH = 16
 VOCAB = Vocabulary(
@@ -66,7 +65,6 @@ def write_manifest(folder, files, length=LENGTH, vocab=VOCAB):
 
 
 _OF_DATA = {"max_seq_length", "vocab", "skip_damaged", "alpha", "num_segments"}
-_OF_MASKING = {field.name for field in dataclasses.fields(MaskingSettings)}
 
 
 def dataset(pattern, **changes):
@@ -77,10 +75,10 @@ def dataset(pattern, **changes):
         pattern, **own(_OF_DATA, max_seq_length=LENGTH, vocab=VOCAB)
     )
     special = VOCAB.cls_id, VOCAB.sep_id, VOCAB.mask_id
-    masking = own(_OF_MASKING, vocab_size=len(VOCAB))
-    settings = MaskingSettings(0.15, 3, special, **masking)
+    mode = changes.pop("repeated_masks", "original")
+    how = settings_of(mode, 3, special_ids=special, vocab_size=len(VOCAB))
     options = {"batch_size": 6, "seed": 1} | changes
-    return pretrain_data.make_dataset(source, settings, **options)
+    return pretrain_data.make_dataset(source, how, **options)
 
 
 def batches(pattern, count, **changes):

@@ -119,7 +119,7 @@ def tiny_batch(rows=ROWS, seed=0, **options) -> dict[str, tf.Tensor]:
         {name: tf.constant(value) for name, value in batch.items()},
         seed,
         0,
-        masking.MaskingSettings(0.15, 4, SPECIAL_IDS, **options),
+        masking.Masking(tiny_config(**options), SPECIAL_IDS),
     )
 
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
-from electra_tf.config.pretraining import max_predictions_per_seq
+from electra_tf.config.pretraining import PretrainingConfig, max_predictions_per_seq
 from electra_tf.model import encoder, layers
 from electra_tf.pretrain import masking
 from electra_tf.pretrain.generators import MaskedInputs, TwoTowerGenerator
@@ -173,7 +173,8 @@ def _masking_statistics(golden) -> Iterator[Row]:
     """Our masking's frequencies against the recorded ones."""
     input_ids = np.array(golden["input_ids"], np.int32)
     input_mask = np.array(golden["input_mask"], np.int32)
-    slots = max_predictions_per_seq(golden["mask_prob"], golden["max_seq_length"])
+    names = "mask_prob", "max_seq_length"
+    config = PretrainingConfig(**{name: golden[name] for name in names})
     for row, recorded in enumerate(golden["stats"].values()):
         draws, used = recorded["draws"], recorded["n_predictions"]
         ids = np.tile(input_ids[row], [draws // 10, 1])
@@ -187,9 +188,7 @@ def _masking_statistics(golden) -> Iterator[Row]:
                 {name: tf.constant(value) for name, value in batch.items()},
                 1,
                 step,
-                masking.MaskingSettings(
-                    golden["mask_prob"], slots, (CLS_ID, SEP_ID, MASK_ID)
-                ),
+                masking.Masking(config, (CLS_ID, SEP_ID, MASK_ID)),
             )
             weights = result["masked_lm_weights"].numpy()
             yield compare(

@@ -169,7 +169,7 @@ def test_a_function_of_seed_step_and_row():
     words = {"mask_unit": "word", "continuations": CONTINUATIONS}
     settings = settings_of("fixed", **words)
     draws = masking.uniforms(1, 0, (0, 24), settings.draws_per_row(LENGTH))
-    function = functools.partial(masking.mask_by_draws, settings=settings)
+    function = functools.partial(masking.mask_by_draws, how=settings)
     compiled = tf.function(function, jit_compile=True)(batch, draws)
     for name, value in whole.items():
         np.testing.assert_array_equal(part[name], value[5:11], err_msg=name)

@@ -170,9 +170,7 @@ def test_flops_are_those_of_the_matrix_products_in_the_graph(embedding_size):
     ids = tf.random.uniform([3, 16], 5, 300, tf.int32)
     batch = {"input_ids": ids, "input_mask": tf.ones_like(ids)}
     batch["segment_ids"] = tf.zeros_like(ids)
-    count = config.max_predictions_per_seq
-    settings = masking.MaskingSettings(0.15, count, (2, 3, 4))
-    batch = masking.mask_batch(batch, 1, 0, settings)
+    batch = masking.mask_batch(batch, 1, 0, masking.Masking(config, (2, 3, 4)))
     variables = [v.value for v in task.model.trainable_variables]
 
     @tf.function
