@@ -5,6 +5,7 @@ A new objective is a class in electra_tf/pretrain/ (`objectives.Objective` is th
 contract) and a row of `OBJECTIVES`; a new generator a class in
 electra_tf/pretrain/generators.py (`Generator`) and a row of `GENERATORS`: what configs,
 FLOP counts and readers of checkpoints need to know before TensorFlow is imported.
+Both may be outside of the package: experiments/contrast.py.
 
 The original's booleans for both, and for `embedding_sharing`, are accepted wherever
 hparams are read, and translated there, once.
@@ -27,7 +28,7 @@ class GeneratorKind(NamedTuple):
     """Facts about a kind of generator.
 
     Attributes:
-      implementation: the class in electra_tf.pretrain.generators.
+      implementation: the class, see `ObjectiveKind`.
       is_original: whether the original has it.
       encoders: scopes of its encoders' weights.
       head: scope of its other weights, None if it has none.
@@ -62,23 +63,26 @@ def original_of_generator(name: str) -> dict[str, bool]:
 
 GENERATORS = {
     "masked_lm": GeneratorKind(
-        "MaskedLMGenerator",
+        ".generators:MaskedLMGenerator",
         encoders=("generator",),
         head=MASKED_LM_HEAD,
         predicts="masked",
     ),
     "tied": GeneratorKind(
-        "TiedGenerator", encoders=(ENCODER,), head=MASKED_LM_HEAD, predicts="masked"
+        ".generators:TiedGenerator",
+        encoders=(ENCODER,),
+        head=MASKED_LM_HEAD,
+        predicts="masked",
     ),
     "two_tower": GeneratorKind(
-        "TwoTowerGenerator",
+        ".generators:TwoTowerGenerator",
         encoders=("generator_ltr", "generator_rtl"),
         head="cloze_predictions",
         predicts="all",
     ),
-    "uniform": GeneratorKind("UniformGenerator"),
+    "uniform": GeneratorKind(".generators:UniformGenerator"),
     "unigram": GeneratorKind(
-        "UnigramGenerator",
+        ".generators:UnigramGenerator",
         is_original=False,
         head="unigram_generator",
         needs_token_counts=True,
@@ -103,7 +107,7 @@ class ObjectiveKind(NamedTuple):
     """Facts about an objective.
 
     Attributes:
-      implementation: "module:Class" in electra_tf.pretrain.
+      implementation: "module:Class"; ".module" is one of electra_tf.pretrain.
       is_original: whether the original has it.
       generators: those it can be trained with, the usual one first.
       presets: other hparams that it sets, unless they are set by hand.
@@ -144,15 +148,15 @@ def original_of_objective(name: str) -> dict[str, bool]:
 
 _ONE_SIZE = {"generator_hidden_size": 1.0, "generator_layers": 1.0}
 OBJECTIVES = {
-    "electra": ObjectiveKind("objectives:Electra", True),
+    "electra": ObjectiveKind(".objectives:Electra", True),
     "electric": ObjectiveKind(
-        "objectives:Electric", True, ("two_tower", "unigram"), uses_q=True
+        ".objectives:Electric", True, ("two_tower", "unigram"), uses_q=True
     ),
     "mlm": ObjectiveKind(
-        "objectives:MaskedLM", True, ("tied",), learns=(GENERATOR,), heads=()
+        ".objectives:MaskedLM", True, ("tied",), learns=(GENERATOR,), heads=()
     ),
     "two_tower": ObjectiveKind(
-        "objectives:TwoTower",
+        ".objectives:TwoTower",
         generators=("two_tower",),
         needs=_ONE_SIZE | {"embedding_sharing": "shared"},
         learns=(GENERATOR,),
@@ -160,7 +164,7 @@ OBJECTIVES = {
         heads=(),
     ),
     "two_stage": ObjectiveKind(
-        "electra_variants:TwoStage",
+        ".electra_variants:TwoStage",
         generators=("masked_lm",),
         # The generator's weights initialise the discriminator.
         needs=_ONE_SIZE | {"embedding_sharing": "untied", "embedding_size": None},
@@ -169,7 +173,7 @@ OBJECTIVES = {
         begins_with="mlm",
     ),
     "frozen_generator": ObjectiveKind(
-        "electra_variants:FrozenGenerator",
+        ".electra_variants:FrozenGenerator",
         generators=("masked_lm",),
         presets={"generator_dropout": 0.0},
         needs={"embedding_sharing": "untied"},
@@ -177,33 +181,33 @@ OBJECTIVES = {
         learns=(MAIN,),
     ),
     "adversarial": ObjectiveKind(
-        "electra_variants:Adversarial",
+        ".electra_variants:Adversarial",
         generators=("masked_lm",),
         needs={"repeated_masks": "fixed", "disallow_correct": False},
         uses_q=True,
         heads=(DISCRIMINATOR_HEAD, BASELINE),
     ),
-    "electra_15": ObjectiveKind("electra_variants:Electra15"),
+    "electra_15": ObjectiveKind(".electra_variants:Electra15"),
     "replace_mlm": ObjectiveKind(
-        "token_objectives:ReplaceMLM",
+        ".token_objectives:ReplaceMLM",
         presets={"disc_weight": 1.0},
         heads=(TOKEN_HEAD,),
         predicts="masked",
     ),
     "all_tokens_mlm": ObjectiveKind(
-        "token_objectives:AllTokensMLM",
+        ".token_objectives:AllTokensMLM",
         presets={"disc_weight": 1.0},
         heads=(TOKEN_HEAD, DISCRIMINATOR_HEAD),
         predicts="all",
     ),
     "corrective_lm": ObjectiveKind(
-        "token_objectives:CorrectiveLM",
+        ".token_objectives:CorrectiveLM",
         own=("token_weight",),
         heads=(DISCRIMINATOR_HEAD, CORRECTION_HEAD),
         predicts="masked",
     ),
     "multi_choice": ObjectiveKind(
-        "token_objectives:MultiChoice",
+        ".token_objectives:MultiChoice",
         presets={"disc_weight": 5.0, "token_weight": 2.0},
         own=("token_weight", "num_candidates"),
         heads=(DISCRIMINATOR_HEAD, SELECTION_HEAD),

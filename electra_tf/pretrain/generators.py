@@ -9,6 +9,7 @@ Shapes: B batch, L length, N masked positions, E embedding width, V vocabulary.
 from __future__ import annotations
 
 import abc
+import importlib
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -17,7 +18,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from electra_tf.config.objectives import GENERATORS, MASKED_LM_HEAD, OBJECTIVES
+from electra_tf.config.objectives import (
+    MASKED_LM_HEAD,
+    OBJECTIVES,
+    GeneratorKind,
+    ObjectiveKind,
+)
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.model.dropout import fold_in
 from electra_tf.model.encoder import TextEncoder
@@ -424,6 +430,7 @@ class UnigramGenerator(Generator):
         return tf.math.log(tf.maximum(counts, 1.0)) - tf.math.log(total)
 
 
-def generator_class(kind: str) -> type[Generator]:
-    """The class of a key of `config.objectives.GENERATORS`."""
-    return globals()[GENERATORS[kind].implementation]
+def class_of(kind: GeneratorKind | ObjectiveKind) -> type:
+    """The class of a row of `config.objectives`."""
+    module, _, name = kind.implementation.partition(":")
+    return getattr(importlib.import_module(module, "electra_tf.pretrain"), name)

@@ -11,7 +11,6 @@ Shapes: B batch, L length, N masked positions, H width.
 
 from __future__ import annotations
 
-import importlib
 import math
 from typing import Any, NamedTuple
 
@@ -23,7 +22,7 @@ from electra_tf.config.objectives import DISCRIMINATOR_HEAD, OBJECTIVES
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.model.heads import DiscriminatorPredictions, MaskedLMHead
 from electra_tf.pretrain import metrics
-from electra_tf.pretrain.generators import GeneratorOutput, MaskedInputs
+from electra_tf.pretrain.generators import GeneratorOutput, MaskedInputs, class_of
 from electra_tf.pretrain.metrics import EPSILON, NUM_THRESHOLDS, THRESHOLDS
 from electra_tf.train.reporting import Metric
 
@@ -335,6 +334,4 @@ class Electric(Electra):
 
 def objective_of(name: str, config: PretrainingConfig) -> Objective:
     """The objective of a key of `config.objectives.OBJECTIVES`."""
-    module, _, cls = OBJECTIVES[name].implementation.partition(":")
-    module = importlib.import_module(f"electra_tf.pretrain.{module}")
-    return getattr(module, cls)(config)
+    return class_of(OBJECTIVES[name])(config)

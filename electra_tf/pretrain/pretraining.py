@@ -17,16 +17,12 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from electra_tf.config.objectives import GENERATOR, MAIN, OBJECTIVES
+from electra_tf.config.objectives import GENERATOR, GENERATORS, MAIN, OBJECTIVES
 from electra_tf.config.pretraining import Phase, PretrainingConfig
 from electra_tf.model.dropout import fold_in
 from electra_tf.model.encoder import DisentangledEmbeddings, Embeddings, TextEncoder
 from electra_tf.pretrain import masking
-from electra_tf.pretrain.generators import (
-    GeneratorOutput,
-    MaskedInputs,
-    generator_class,
-)
+from electra_tf.pretrain.generators import GeneratorOutput, MaskedInputs, class_of
 from electra_tf.pretrain.metrics import NUM_THRESHOLDS, strips
 from electra_tf.pretrain.objectives import (
     CorruptedText,
@@ -132,7 +128,7 @@ class ElectraPretrainer(keras.Model):
             with keras.name_scope("generator"):
                 base.build(None)
         self.electra.build(None)
-        self.generator = generator_class(config.generator).create(
+        self.generator = class_of(GENERATORS[config.generator]).create(
             self.electra, config, tuple(special_ids), dtype
         )
         learned = {part for phase in config.run_phases() for part in phase.learns}

@@ -7,12 +7,15 @@ import time
 
 import blimp
 import finetuned
+import numpy as np
 import pytest
 import report
 import scales
 from comparisons import COMPARISONS
 from report import RANDOM, Comparison, Row, Variant
 
+from electra_tf.config.objectives import OBJECTIVES
+from electra_tf.errors import EXIT_CONFIG
 from tests.helpers import forked_runs
 from tests.helpers.process_tree import children_of, is_alive
 from tests.helpers.runs import (
@@ -363,3 +366,30 @@ def test_splits_of_the_marks_task_do_not_overlap(tmp_path):
     assert len(parts["train"]) == scales.PASSAGES["train"]
     assert not parts["train"] & parts["test"] and not parts["train"] & parts["tuning"]
     assert not parts["tuning"] & parts["test"]
+
+
+def test_an_objective_outside_of_the_package(tmp_path):
+    """It is trained and evaluated by its script, and refused elsewhere."""
+    write_tiny_data(tmp_path)
+    hparams = tiny(objective="contrast", num_train_steps=3, log_steps=1)
+    flags = [f"--data-dir={tmp_path}", "--model-name=m"]
+    for more in ({}, {"do_train": False, "do_eval": True}):
+        given = f"--hparams={json.dumps(hparams | more)}"
+        done = run_script("experiments/contrast.py", "pretrain", *flags, given, env={})
+        check_ok(done)
+    rows = map(json.loads, (tmp_path / "models/m/metrics.jsonl").open())
+    losses = [row["contrastive_loss"] for row in rows]
+    assert len(losses) == 3 and min(losses) > 0
+    assert "contrastive_loss = " in done.stdout
+    elsewhere = run_script("run_pretraining.py", *flags, given)
+    assert elsewhere.returncode == EXIT_CONFIG and "objective" in elsewhere.stderr
+
+
+def test_views_of_one_sequence_find_each_other(monkeypatch):
+    monkeypatch.setitem(OBJECTIVES, "contrast", None)  # which the import sets
+    from contrast import contrast
+
+    one = np.eye(6, dtype=np.float32)
+    assert contrast(np.concatenate([one, 3 * one])).numpy().max() < 1e-6
+    other = np.roll(one, 1, axis=0)
+    assert contrast(np.concatenate([one, other])).numpy().min() > 10
