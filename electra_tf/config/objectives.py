@@ -216,21 +216,24 @@ OBJECTIVES = {
 }
 
 
-def by_heads(scopes: set[str]) -> str | None:
-    """The objective whose heads alone are among the scopes of a model's weights.
-
-    None where there are none, or where another objective has the same.
-    """
+def with_heads(scopes: set[str]) -> list[str]:
+    """The objectives whose heads alone are among the scopes of a model's weights."""
     known = {head for kind in OBJECTIVES.values() for head in kind.heads}
-    found = [n for n, kind in OBJECTIVES.items() if set(kind.heads) == known & scopes]
-    return found[0] if len(found) == 1 and known & scopes else None
+    return [n for n, kind in OBJECTIVES.items() if {*kind.heads} == known & scopes]
 
 
-def by_generator(name: str) -> str:
-    """The objective of a generator's weights if nothing else names one."""
-    for objective, kind in OBJECTIVES.items():
-        if kind.generators[0] == name and DISCRIMINATOR_HEAD in kind.heads:
-            return objective
+def by_weights(scopes: set[str], generator: str, has_main: bool) -> str:
+    """The objective that weights show, else the usual one of their generator.
+
+    Args:
+      has_main: whether there is an encoder beside the generator's own ones.
+    """
+    # Weights may lack their head.
+    for heads in (scopes, {DISCRIMINATOR_HEAD}):
+        fits = [n for n in with_heads(heads) if OBJECTIVES[n].main_network == has_main]
+        usual = [n for n in fits if OBJECTIVES[n].generators[0] == generator]
+        if usual or (fits and OBJECTIVES[fits[0]].heads):
+            return (usual or fits)[0]
     return next(iter(OBJECTIVES))
 
 

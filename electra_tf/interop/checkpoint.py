@@ -515,11 +515,11 @@ def fields_of_shapes(shapes: Shapes, origin: str) -> dict[str, Any]:
     for weights of another model.
     """
     scopes = _scopes(shapes)
-    generator, objective = objectives.by_scopes(scopes), objectives.by_heads(scopes)
-    kind = objectives.GENERATORS[generator]
-    tower = objectives.GENERATORS["two_tower"].encoders[0]
-    only_towers = tower in scopes and not _depth(shapes, objectives.ENCODER)
-    main = tower if only_towers else objectives.ENCODER
+    generator = objectives.by_scopes(scopes)
+    kind, main = objectives.GENERATORS[generator], objectives.ENCODER
+    # Without an encoder of a main network, the generator may be the model.
+    has_main = _depth(shapes, main) or not kind.encoders
+    main = main if has_main else kind.encoders[0]
     kernel = f"{main}/encoder/layer_0/intermediate/dense/kernel"
     try:
         vocab_size, embedding_size = shapes[WORDS]
@@ -534,10 +534,6 @@ def fields_of_shapes(shapes: Shapes, origin: str) -> dict[str, Any]:
             "encoder under electra/ with word, position and segment embeddings."
         ) from None
     layers = _depth(shapes, main)
-    if only_towers:
-        objective = "two_tower"
-    elif generator == "tied" and objectives.DISCRIMINATOR_HEAD not in scopes:
-        objective = objective or "mlm"
     found = {
         "vocab_size": vocab_size,
         "embedding_size": embedding_size,
@@ -547,7 +543,7 @@ def fields_of_shapes(shapes: Shapes, origin: str) -> dict[str, Any]:
         "num_hidden_layers": layers,
         "max_position_embeddings": positions,
         "type_vocab_size": types,
-        "objective": objective or objectives.by_generator(generator),
+        "objective": objectives.by_weights(scopes, generator, bool(has_main)),
         "generator": generator,
     }
     if kind.has_own_encoders:
@@ -573,7 +569,7 @@ def _assumed(shapes: Shapes) -> set[str]:
     scopes = _scopes(shapes)
     if objectives.GENERATORS[objectives.by_scopes(scopes)].scopes:
         return {"max_seq_length"}
-    unknown = set() if objectives.by_heads(scopes) else {"objective"}
+    unknown = set() if len(objectives.with_heads(scopes)) == 1 else {"objective"}
     return {"max_seq_length", "generator"} | unknown
 
 
@@ -583,7 +579,8 @@ def contradictions(
     """`differences` from stated fields, without those that no weight shows."""
     found = []
     for name, seen, value in differences(inferred, stated):
-        if name == "objective" and seen in ("electra", "electric"):
+        shown = objectives.OBJECTIVES[seen].heads if name == "objective" else ()
+        if shown == (objectives.DISCRIMINATOR_HEAD,):
             kind = objectives.OBJECTIVES.get(value)  # It may have left.
             if kind and inferred["generator"] in kind.generators:
                 continue
