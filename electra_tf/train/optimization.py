@@ -10,8 +10,11 @@ have one or two more terms.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
+import warnings
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import keras
 import tensorflow as tf
@@ -181,6 +184,17 @@ class ScopedRate:
         return cls(config["scopes"], factor)
 
 
+class _Slots(NamedTuple):
+    """What the optimizer keeps for a variable."""
+
+    variable: keras.Variable
+    m: keras.Variable
+    v: keras.Variable
+    decays: bool
+    apart: bool  # clipped by the norm of `clip_apart`
+    factor: float | Callable  # of the learning rate
+
+
 @keras.saving.register_keras_serializable("electra_tf")
 class AdamWeightDecay(keras.optimizers.Optimizer):
     """Adam with decoupled weight decay, as BERT and ELECTRA use it; AdamW and LAMB.
@@ -218,9 +232,8 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         bias_correction: bool = False,
         trust_ratio: bool = False,
         name: str = "AdamWeightDecay",
-        **kwargs,
     ):
-        super().__init__(learning_rate=learning_rate, name=name, **kwargs)
+        super().__init__(learning_rate=learning_rate, name=name)
         self.weight_decay_rate = weight_decay_rate
         self.beta_1 = beta_1
         self.beta_2 = beta_2
@@ -243,43 +256,92 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         super().build(variables)
         self.adam_m = self.add_optimizer_variables(variables, "adam_m")
         self.adam_v = self.add_optimizer_variables(variables, "adam_v")
-        self._decays = [
-            not any(re.search(pattern, v.path) for pattern in self.no_decay)
-            for v in variables
-        ]
-        self._apart = [v.path.split("/")[0] in self.clip_apart for v in variables]
-        self._factor = [
-            self.layer_factor(v.path) if self.layer_factor else 1.0 for v in variables
-        ]
+        known = {
+            id(v): _Slots(
+                v,
+                m,
+                square,
+                decays=not any(re.search(pattern, v.path) for pattern in self.no_decay),
+                apart=v.path.split("/")[0] in self.clip_apart,
+                factor=self.layer_factor(v.path) if self.layer_factor else 1.0,
+            )
+            for v, m, square in zip(variables, self.adam_m, self.adam_v, strict=True)
+        }
+        # As an attribute, checkpoints would contain the variables again.
+        self._known = lambda: known
 
-    def _all_reduce_sum_gradients(self, grads_and_vars):
-        """Sums over replicas and computes the factors for clipping.
+    def apply(self, grads, trainable_variables=None):
+        """Makes a step with a gradient, or None, for each of the variables.
 
-        A private method, but Keras's only hook between the sum and the update: its own
-        clipping comes before the sum.
+        Replaces Keras's method, which clips before it sums over the replicas.
         """
-        grads, variables = zip(*grads_and_vars, strict=True)
+        if trainable_variables is not None:
+            trainable_variables = list(trainable_variables)
+            self.build(trainable_variables)
+        known = self._known()
+        try:
+            ids = known if trainable_variables is None else map(id, trainable_variables)
+            slots = [known[key] for key in ids]
+        except KeyError:
+            raise ValueError("The optimizer was built with other variables.") from None
+        pairs = list(zip(grads, slots, strict=True))
+        if missing := [s.variable.path for g, s in pairs if g is None]:
+            message = f"Gradients do not exist for {', '.join(missing)}."
+            warnings.warn(message, stacklevel=2)
         # Sums the rows of repeated tokens, which the norm requires.
-        dense = [tf.convert_to_tensor(g) for g in grads]
-        if tf.distribute.get_strategy().num_replicas_in_sync > 1:
-            pairs = list(zip(dense, variables, strict=True))
-            dense = [g for g, _ in super()._all_reduce_sum_gradients(pairs)]
-        self.global_norm = self.norm_of(dense)
-        self._finite = tf.math.is_finite(self.global_norm)
-        self._scales = dict.fromkeys((False, True), self._scale(self.global_norm))
+        dense = [tf.convert_to_tensor(g) for g, _ in pairs if g is not None]
+        with tf.name_scope(self.name):
+            self._apply(dense, [s for g, s in pairs if g is not None])
+        self.iterations.assign_add(1)
+
+    def _apply(self, gradients: list[tf.Tensor], slots: list[_Slots]) -> None:
+        replica = tf.distribute.get_replica_context()
+        has_replicas = replica.num_replicas_in_sync > 1
+        if has_replicas:
+            gradients = replica.all_reduce("SUM", gradients)
+        norm = self.norm_of(gradients)
+        scales = dict.fromkeys((False, True), self._scale(norm))
         if self.clip_apart:
-            for apart in self._scales:
-                group = [
-                    gradient
-                    for gradient, variable in zip(dense, variables, strict=True)
-                    if self._apart[self._get_variable_index(variable)] == apart
-                ]
-                self._scales[apart] = self._scale(self.norm_of(group))
-        self._number = None
+            pairs = list(zip(gradients, slots, strict=True))
+            for apart in scales:
+                group = [gradient for gradient, slot in pairs if slot.apart == apart]
+                scales[apart] = self._scale(self.norm_of(group))
+        number = None
         if self.bias_correction:
             now = tf.convert_to_tensor(self.iterations.value)
-            self._number = tf.cast(now - self.moments_begin_at, tf.float32) + 1.0
-        return list(zip(dense, variables, strict=True))
+            number = tf.cast(now - self.moments_begin_at, tf.float32) + 1.0
+        rate = tf.convert_to_tensor(self.learning_rate)
+        finite = tf.math.is_finite(norm)
+        states = [
+            (s.m.value, s.v.value, gradient, rate, scales[s.apart], finite, number)
+            for gradient, s in zip(gradients, slots, strict=True)
+        ]
+
+        def update_all(strategy, states):
+            for slot, state in zip(slots, states, strict=True):
+                variable = slot.variable.value
+                update = functools.partial(self._update_one, slot)
+                if has_replicas:
+                    strategy.extended.update(variable, update, args=state, group=False)
+                else:
+                    update(variable, *state)
+
+        if has_replicas:
+            replica.merge_call(update_all, args=(states,))
+        else:
+            update_all(replica.strategy, states)
+        self.global_norm = norm
+
+    def _update_one(self, slot, variable, m, v, gradient, rate, *others) -> None:
+        if slot.factor != 1:
+            own = slot.factor
+            rate *= own(self.iterations) if callable(own) else own
+        # Many of 400 variables have the same shape, and can share one trace in a graph.
+        # A shared trace would update another variable's replicas.
+        is_single = tf.distribute.get_strategy().num_replicas_in_sync == 1
+        is_traced = is_single and tf.inside_function()
+        update = self._traced_update if is_traced else self._update
+        update(variable, m, v, gradient, rate, *others, decays=slot.decays)
 
     def _scale(self, norm: tf.Tensor) -> tf.Tensor:
         """The clipping factor for gradients of this norm."""
@@ -290,22 +352,6 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
     def norm_of(self, gradients: list[tf.Tensor]) -> tf.Tensor:
         """The global norm, which decides the clipping."""
         return tf.linalg.global_norm(gradients)
-
-    def update_step(self, gradient, variable, learning_rate):
-        index = self._get_variable_index(variable)
-        m, v = self.adam_m[index].value, self.adam_v[index].value
-        # Many of 400 variables have the same shape, and can share one trace in a graph.
-        # A tf.function does not accept variables of several replicas.
-        is_single = not isinstance(m, tf.distribute.DistributedValues)
-        is_traced = is_single and tf.inside_function()
-        update = self._traced_update if is_traced else self._update
-        rate = tf.convert_to_tensor(learning_rate)
-        factor = self._factor[index]
-        if factor != 1:
-            rate *= factor(self.iterations) if callable(factor) else factor
-        scale = self._scales[self._apart[index]]
-        state = variable, m, v, gradient, rate, scale, self._finite
-        update(*state, self._number, decays=self._decays[index])
 
     def _update(
         self, variable, m, v, gradient, rate, scale, finite, number, *, decays: bool
@@ -320,9 +366,9 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             norms = tf.norm(variable), tf.norm(update)
             update *= tf.where(norms[0] * norms[1] > 0, norms[0] / norms[1], 1.0)
         new_value = variable - rate * update
-        self.assign(m, tf.where(finite, new_m, m))
-        self.assign(v, tf.where(finite, new_v, v))
-        self.assign(variable, tf.where(finite, new_value, variable))
+        m.assign(tf.where(finite, new_m, m))
+        v.assign(tf.where(finite, new_v, v))
+        variable.assign(tf.where(finite, new_value, variable))
 
     def _direction(self, m, v, number) -> tf.Tensor:
         if self.bias_correction:
@@ -335,8 +381,8 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         return m / (root + self.epsilon)
 
     def get_config(self):
-        factor = self.layer_factor
-        return super().get_config() | {
+        factor, saved = self.layer_factor, super().get_config()
+        return {name: saved[name] for name in ("name", "learning_rate")} | {
             "layer_factor": factor and keras.saving.serialize_keras_object(factor),
             **{name: getattr(self, name) for name in _SETTINGS},
         }
@@ -346,6 +392,8 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         if isinstance(config.get("layer_factor"), dict):
             factor = keras.saving.deserialize_keras_object(config["layer_factor"])
             config = config | {"layer_factor": factor}
+        # Earlier files also have Keras's settings, with the value for "not used".
+        config = {name: config[name] for name in cls().get_config() if name in config}
         return super().from_config(config, custom_objects=custom_objects)
 
 

@@ -167,7 +167,7 @@ class Journal:
             return
         import tensorflow as tf
 
-        self._v1 = tf.compat.v1
+        self._errors = OSError, tf.errors.OpError
         with self._writing():
             folder = Path(self.directory, "tensorboard", self.events)
             folder.mkdir(parents=True, exist_ok=True)
@@ -175,15 +175,14 @@ class Journal:
             file = f"events.out.tfevents.{time.time():.6f}.{os.getpid()}"
             self._events = tf.io.TFRecordWriter(str(folder / file))
             self._add_event(file_version="brain.Event:2")
-            log = self._v1.SessionLog
-            self._add_event(step=self.step + 1, session_log=log(status=log.START))
+            self._add_event(step=self.step + 1, session_log={"status": "START"})
             self._events.flush()
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
         try:
             yield
-        except (OSError, self._v1.errors.OpError) as error:
+        except self._errors as error:
             raise cannot_write(self.path, error) from error
 
     def has(self, step: int) -> bool:
@@ -206,16 +205,20 @@ class Journal:
                     if k not in ("step", "time")
                 ]
                 if text:
-                    tensor = self._v1.make_tensor_proto([text.encode()])
+                    import tensorflow as tf
+
+                    tensor = tf.make_tensor_proto([text.encode()])
                     kind = {"plugin_data": {"plugin_name": "text"}}
                     tag = self.path.stem
                     values = [{"tag": tag, "tensor": tensor, "metadata": kind}]
-                summary = self._v1.Summary(value=values)
-                self._add_event(step=row["step"], summary=summary)
+                self._add_event(step=row["step"], summary={"value": values})
             self._events.flush()
 
     def _add_event(self, **fields) -> None:
-        event = self._v1.Event(wall_time=time.time(), **fields)
+        # Its only name in TensorFlow's API is one of tf.compat.v1.
+        from tensorflow.core.util import event_pb2
+
+        event = event_pb2.Event(wall_time=time.time(), **fields)  # ty: ignore
         self._events.write(event.SerializeToString())
 
     def sync(self) -> None:

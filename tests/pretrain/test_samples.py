@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.util.event_pb2 import Event
 
 from electra_tf.inference import html_report
 from electra_tf.pretrain import run
@@ -39,7 +40,7 @@ def texts_of(folder):
     """(step, tag, text) of TensorBoard's events."""
     for path in (folder / "tensorboard" / "samples").iterdir():
         for record in tf.data.TFRecordDataset(str(path)):
-            event = tf.compat.v1.Event.FromString(record.numpy())
+            event = Event.FromString(record.numpy())
             for value in event.summary.value:
                 assert value.metadata.plugin_data.plugin_name == "text"
                 text = tf.make_ndarray(value.tensor)[0].decode()
