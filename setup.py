@@ -20,8 +20,16 @@ README = HERE / "README.md"
 # What build_pretraining_dataset.py and build_vocab.py read besides text.
 DATA = [
     "pyarrow>=15",  # Parquet and Arrow; tensorflow-datasets needs it, too
-    "backports.zstd>=1,<2",
+    "backports.zstd>=1,<2; python_version < '3.14'",  # then it is part of Python
 ]
+# --tfds, and the hparam data_source "tfds".
+TFDS = [
+    "tensorflow-datasets>=4.9.7,<5",
+    # tensorflow-datasets imports it without requiring it.
+    "importlib-resources>=6",
+]
+# export_model.py --format keras_hub. It needs tensorflow-text.
+KERAS_HUB = ["keras-hub>=0.21,<1; python_version < '3.14'"]
 # --runner beam; it asks for protobuf<7, which TensorFlow takes as well.
 BEAM = ["apache-beam>=2.77,<3"]
 ONNX = ["onnx>=1.17,<2", "onnxruntime>=1.20,<2", "tf2onnx>=1.17,<2"]
@@ -56,17 +64,15 @@ setup(
     },
     cmdclass={"build_py": BuildWithConfigs},
     entry_points={"console_scripts": ["electra-tf = electra_tf.commands:main"]},
-    python_requires=">=3.11,<3.14",  # TensorFlow 2.21 has no wheels for 3.14
+    python_requires=">=3.11,<3.15",  # on 3.14 with TensorFlow 2.22, now a candidate
     install_requires=[
-        "tensorflow>=2.20,<2.22",
-        # 2.21.0 does not import; a 2.20 release goes with tensorflow 2.20.
-        "tensorflow-text>=2.20,<2.22,!=2.21.0",
-        "keras>=3.15.1,<3.16",  # train/optimization.py overrides a method of it
-        "keras-hub>=0.21,<1",  # the successor of keras-nlp
-        "tensorflow-datasets>=4.9.7,<5",
-        # tensorflow-datasets imports it without requiring it.
-        "importlib-resources>=6",
-        "tokenizers>=0.20,<1",  # build_vocab.py; keras-hub needs it, too
+        "tensorflow>=2.20,<2.23",
+        # For SavedModels that read texts; everything else runs without it. No release
+        # goes with Python 3.14 or TensorFlow 2.22, so on 3.13 it keeps TensorFlow at
+        # 2.21. 2.21.0 does not import.
+        "tensorflow-text>=2.20,<2.23,!=2.21.0; python_version < '3.14'",
+        "keras>=3.15.1,<4",
+        "tokenizers>=0.20,<1",  # build_vocab.py
         "google-crc32c>=1.5,<2",  # the checksums of TFRecords
         "huggingface_hub>=0.30,<3",  # model cards; tokenizers needs it, too
         "safetensors>=0.4,<1",  # export_model.py --format huggingface
@@ -79,11 +85,13 @@ setup(
     extras_require={
         "beam": BEAM,
         "data": DATA,
-        "gpu": ["tensorflow[and-cuda]>=2.20,<2.22"],
+        "gpu": ["tensorflow[and-cuda]>=2.20,<2.23"],
+        "keras_hub": KERAS_HUB,
         "onnx": ONNX,  # export_model.py --format onnx
         # To look at the curves of a run, which are written without it. TensorFlow 2.20
         # brings it, 2.21 no longer does.
         "tensorboard": TENSORBOARD,
+        "tfds": TFDS,
         "ray": ["ray[tune]>=2.40,<3"],  # examples/ray_sweep.py
         "s3": S3,  # data, runs and exports at s3://
         "gcs": [FSSPEC, "gcsfs>=2025.5"],  # and at gs://
@@ -97,8 +105,6 @@ setup(
             # Those on the other side of an export; a CPU build of torch will do.
             "torch>=2.6,<2.14",
             "transformers>=4.50,<6",
-            "tensorflow-hub>=0.16,<1",
-            "tf_keras>=2.20,<2.22",
             # Messages of TensorFlow Serving.
             "tensorflow-serving-api>=2.18,<3",
             "grpcio>=1.60,<2",
@@ -107,7 +113,9 @@ setup(
             "psutil>=5.9",
             *BEAM,
             *DATA,
+            *KERAS_HUB,
             *ONNX,
+            *TFDS,
             # Stand-ins of the hubs that models are published on.
             "starlette>=0.40,<2",
             "uvicorn>=0.30,<1",

@@ -7,10 +7,16 @@
 #   ./test.sh tests/pretrain/test_masking.py
 #   ./test.sh --accelerators        the tests that compile for TPUs and GPUs; installs the
 #                                   compilers into .venv-accelerators (3 GB, Python 3.11)
+#   ./test.sh --next                the tests on the newest TensorFlow, candidates too, and
+#                                   newest Keras, NumPy, protobuf and torch: .venv-next
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
 source ./venv.sh
+if [[ "${1:-}" == --next ]]; then
+  use_newest .venv-next
+  exec python -m pytest -q --numprocesses=2 --dist=worksteal "${@:2}"
+fi
 use_venv "[test]"
 ruff check .
 ruff format --check .

@@ -1,6 +1,7 @@
 # Sourced by quickstart.sh and test.sh: makes .venv and installs the project into it.
 #
-#   use_venv EXTRAS    EXTRAS as pip takes them, "" or "[test]"
+#   use_venv EXTRAS      EXTRAS as pip takes them, "" or "[test]"
+#   use_newest FOLDER    the newest releases, whatever setup.py allows
 #
 # PYTHON chooses the interpreter of a new environment, VENV another place. Without PYTHON
 # it is python3, or where that is too old or too new, python3.13, 3.12 or 3.11. Nothing is
@@ -31,6 +32,42 @@ use_venv() {
   fi
   PATH="$(cd "$venv/bin" && pwd):$PATH"
   export PATH
+}
+
+# Installs the newest of all that the tests import, and TensorFlow's newest candidate.
+# What does not go with those is left out, and its tests are skipped.
+use_newest() {
+  local python pip
+  [[ -x "$1/bin/python" ]] || { python="$(_find_python "$1")" && "$python" -m venv "$1"; } \
+    || return 1
+  PATH="$(cd "$1/bin" && pwd):$PATH"
+  export PATH
+  pip="python -m pip install --quiet --disable-pip-version-check --upgrade"
+  $pip --pre tensorflow packaging || return 1
+  $pip --no-deps -e . || return 1
+  python - "$1" <<'PYTHON' || return 1
+import pathlib, sys
+from importlib import metadata
+from packaging.requirements import Requirement
+
+kept = f"tensorflow=={metadata.version('tensorflow')}"
+late = "tensorflow-text", "keras-hub", "apache-beam"
+found = [Requirement(text) for text in metadata.requires("electra-tf")]
+names = {r.name for r in found if not r.marker or r.marker.evaluate({"extra": "test"})}
+folder = pathlib.Path(sys.argv[1])
+(folder / "constraints.txt").write_text(kept)
+(folder / "wanted.txt").write_text("\n".join(sorted(names.difference(late))))
+PYTHON
+  $pip -c "$1/constraints.txt" -r "$1/wanted.txt" || return 1
+  python -m pip list --format=freeze \
+    | grep -E "^(tensorflow|keras|numpy|protobuf|torch)==" | tee "$1/constraints.txt"
+  for packages in "tensorflow-text>=2.21 keras-hub>=0.32" "apache-beam>=2.77"; do
+    # shellcheck disable=SC2086 - several packages
+    $pip -c "$1/constraints.txt" $packages 2>/dev/null || echo "left out: $packages"
+  done
+  # A candidate asks for nightly builds of Keras, which lie in the same folder.
+  python -m pip uninstall --quiet --yes keras-nightly 2>/dev/null
+  $pip --no-deps --force-reinstall "$(grep ^keras= "$1/constraints.txt")"
 }
 
 _supported() {  # Is it a Python that TensorFlow has wheels for, with these modules?

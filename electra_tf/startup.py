@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is settled before TensorFlow, Keras or PyTorch is imported."""
+"""What is settled before others are imported: Keras's backend, optional packages."""
 
+import contextlib
 import os
 import sys
+from collections.abc import Iterator
 
 from electra_tf.errors import UserError
 
@@ -26,6 +28,23 @@ def import_tensorflow() -> None:
     """Imports tensorflow, on which Keras then computes; raises `UserError`."""
     choose_backend()
     import tensorflow  # noqa: F401
+
+
+@contextlib.contextmanager
+def optional(package: str, purpose: str, extra: str = "") -> Iterator[None]:
+    """For an import: if it fails, a `UserError` says what needs the package.
+
+    Args:
+      extra: of setup.py, that installs the package.
+    """
+    try:
+        yield
+    except ImportError as error:
+        install = f'-e ".[{extra}]"' if extra else package
+        raise UserError(
+            f"{purpose} needs the package {package} ({error}).\n"
+            f"Install it: pip install {install}"
+        ) from None
 
 
 def keep_triton_out() -> None:

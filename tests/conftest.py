@@ -3,8 +3,10 @@
 
 import functools
 import gc
+import importlib.util
 import os
 import random
+import re
 import tempfile
 import zlib
 from collections.abc import Callable
@@ -40,6 +42,20 @@ def pytest_configure(config):
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     # Servers that tests start are asked directly.
     os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    """A test that fails for want of a package is skipped where that is not installed.
+
+    `./test.sh --next` has none of tensorflow-text, for instance.
+    """
+    report = yield
+    missing = re.search(r"\(No module named '(\w+)'\)", str(report.longrepr))
+    if report.failed and missing and not importlib.util.find_spec(missing[1]):
+        report.outcome = "skipped"
+        report.longrepr = str(item.path), item.location[1], f"no {missing[1]}"
+    return report
 
 
 def pytest_collection_finish():

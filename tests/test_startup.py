@@ -11,7 +11,11 @@ import pytest
 
 from electra_tf import startup
 from electra_tf.errors import UserError
-from tests.helpers.runs import ROOT
+from electra_tf.interop import keras_hub
+from electra_tf.text import records, tf_tokenization
+from tests.helpers import building, forked_runs, tiny_finetuning
+from tests.helpers.interop_models import golden
+from tests.helpers.runs import ROOT, check_ok, refused, tiny, write_tiny_data
 
 # Fails if importing the package has started, installed or changed anything.
 NOTHING_ELSE = """
@@ -84,3 +88,56 @@ def test_the_default_of_keras_json_is_overridden(tmp_path):
         f"{code}; import keras; print(keras.config.backend())", KERAS_HOME=str(tmp_path)
     )
     assert done.stdout == "tensorflow\n", done.stderr
+
+
+# Packages that only some uses need.
+
+
+@pytest.mark.thorough
+def test_training_and_prediction_need_no_optional_package(finetuned, tmp_path):
+    """In processes in which those packages cannot be imported."""
+    data = write_tiny_data(tmp_path / "data")
+    building.write_corpus(tmp_path / "texts", files=1, lines=20)
+    flags = [f"--corpus-dir={tmp_path / 'texts'}", f"--vocab-file={building.VOCAB}"]
+    flags += [f"--output-dir={tmp_path / 'built'}", "--num-processes=1"]
+    [trial] = (finetuned / "models" / "tiny" / "finetuning_models").iterdir()
+    asked = ["predict", f"--model={trial}", "--task=cola"]
+    asked.append(f"--input={data / 'vocab.txt'}")
+    plainly = {"before": forked_runs.plainly}
+    logs = tmp_path / "logs"
+    for run in (
+        forked_runs.Run(logs, building.SCRIPT, *flags, **plainly),
+        forked_runs.pretrain(data, "m", tiny(num_train_steps=1), **plainly),
+        forked_runs.Run(logs, "run_inference.py", *asked, **plainly),
+    ):
+        check_ok(run.wait())
+    tiny_finetuning.write_data(tmp_path)
+    hparams = {"task_names": ["cola"], "num_train_epochs": 0.1}
+    check_ok(tiny_finetuning.fork(tmp_path, "m", hparams, **plainly))
+
+
+@pytest.mark.parametrize(
+    ("module", "install", "use"),
+    [
+        (
+            "tensorflow_text",
+            "pip install tensorflow-text",
+            lambda out: tf_tokenization.TFTokenizer(golden("electra_tiny").vocab),
+        ),
+        (
+            "keras_hub",
+            'pip install -e ".[keras_hub]"',
+            lambda out: keras_hub.write_keras_hub(
+                golden("electra_tiny"), "all", out, str
+            ),
+        ),
+        (
+            "tensorflow_datasets",
+            'pip install -e ".[tfds]"',
+            lambda out: records.open_tfds("wikipedia/20230601.en:text"),
+        ),
+    ],
+)
+def test_the_error_names_the_package(monkeypatch, tmp_path, module, install, use):
+    monkeypatch.setitem(sys.modules, module, None)
+    refused(lambda: use(tmp_path / "out"), module, install)

@@ -46,7 +46,9 @@ def _read_saved_model(folder: Path) -> SavedModelPredictor | SavedModelPart:
     manifest = verify_folder(folder, silent)
     startup.import_tensorflow()
     import tensorflow as tf
-    import tensorflow_text  # noqa: F401 - its ops are in the graph
+
+    with startup.optional("tensorflow-text", f"{folder}, a SavedModel,"):
+        import tensorflow_text  # noqa: F401 - its ops are in the graph
 
     loaded = tf.saved_model.load(readable_by_tensorflow(folder))
     call = loaded.signatures.get("serving_default")

@@ -447,11 +447,8 @@ def _of_safetensors(path: Path) -> dict[str, np.ndarray]:
 
 def _of_pickle(path: Path) -> dict[str, np.ndarray]:
     startup.keep_triton_out()
-    try:
+    with startup.optional("torch", f"--allow-pytorch-bin: {path}"):
         import torch
-    except ImportError:
-        message = f"--allow-pytorch-bin: {path} needs the package torch."
-        raise UserError(message) from None
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
         return {name: tensor.float().numpy() for name, tensor in found.items()}

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from electra_tf import startup
 from electra_tf.config.hparams import check
 from electra_tf.config.model import ModelConfig
 from electra_tf.console import Log
@@ -107,7 +108,8 @@ def _write_encoder(
     log: Log,
     publication: Publication,
 ) -> tuple[list[verification.Result], dict[str, Any]]:
-    import keras_hub
+    with startup.optional("keras-hub", "--format keras_hub", "keras_hub"):
+        import keras_hub
 
     network = network.encoder()
     shape, width = network.shape, network.shape.hidden_size
@@ -236,7 +238,8 @@ def _backbone_in(folder: Path):
 
 
 def _new_backbone(shape: ModelConfig, embedding_size: int):
-    import keras_hub
+    with startup.optional("keras-hub", "A preset of KerasHub", "keras_hub"):
+        import keras_hub
 
     return keras_hub.models.ElectraBackbone(
         **{theirs: getattr(shape, ours) for theirs, ours in _FIELDS.items()},

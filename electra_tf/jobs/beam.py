@@ -20,8 +20,8 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from electra_tf import startup
 from electra_tf.errors import (
-    EXIT_CONFIG,
     EXIT_FLAGS,
     EXIT_PEER_LOST,
     UserError,
@@ -61,13 +61,8 @@ def for_each(
     """
     logging.disable(logging.WARNING)  # of optional parts that are not needed here
     try:
-        import apache_beam as beam
-    except ImportError:
-        raise UserError(
-            "--runner beam needs the package apache-beam, which is not installed.\n"
-            'Install it: pip install -e ".[beam]"',
-            EXIT_CONFIG,
-        ) from None
+        with startup.optional("apache-beam", "--runner beam", "beam"):
+            import apache_beam as beam
     finally:
         logging.disable(logging.NOTSET)
     folder = os.path.abspath(folder)

@@ -22,11 +22,7 @@ from glob import glob
 from pathlib import Path
 from typing import Any, BinaryIO
 
-try:
-    from backports import zstd
-except ImportError:  # only .zst files need it
-    zstd = None
-
+from electra_tf import startup
 from electra_tf.console import printable
 from electra_tf.errors import EXIT_DAMAGED, UserError
 
@@ -38,9 +34,20 @@ _MAX_LINE_BYTES = 16 << 20
 # A line of this many bytes may have been cut.
 CUT_LINE_BYTES = _MAX_LINE_BYTES - BLOCK_BYTES
 
+
+def _zstd():
+    """The module of Python 3.14, or its backport."""
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+    return zstd
+
+
 # Exceptions for damaged files and archives.
 DAMAGED = (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError)
-DAMAGED += (zstd.ZstdError,) if zstd else ()
+with contextlib.suppress(ImportError):
+    DAMAGED += (_zstd().ZstdError,)
 UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _BOM = b"\xef\xbb\xbf"
 
@@ -275,14 +282,6 @@ def utf16_error(name: str) -> UserError:
         f"{name} is UTF-16, not UTF-8.\nConvert it: iconv -f UTF-16 -t UTF-8 "
         f"{Path(name).name} > new",
         EXIT_DAMAGED,
-    )
-
-
-def missing_package(what: str, package: str) -> UserError:
-    """The error for a missing package of the extra `data`."""
-    return UserError(
-        f"{what} needs the package {package}, which is not installed.\n"
-        'Install it: pip install -e ".[data]"'
     )
 
 
@@ -528,8 +527,8 @@ def _decompressor(content: Content, path: str) -> Any:
         if head.startswith(magic):
             return io.BufferedReader(_Joined(content, stream), BLOCK_BYTES)
     if head.startswith(_ZSTD):
-        if zstd is None:
-            raise missing_package(path, "backports.zstd")
+        with startup.optional("backports.zstd", path, "data"):
+            zstd = _zstd()
         options = {zstd.DecompressionParameter.window_log_max: _MAX_ZSTD_WINDOW_LOG}
         return zstd.open(content, options=options)
     return None

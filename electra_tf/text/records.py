@@ -12,8 +12,9 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from electra_tf import startup
 from electra_tf.errors import EXIT_DAMAGED, UserError, reason_of
-from electra_tf.text.corpus import TextReader, lines_before, missing_package, record
+from electra_tf.text.corpus import TextReader, lines_before, record
 
 _ROWS = 256  # at a time
 BUFFER_BYTES = 1 << 20
@@ -184,12 +185,11 @@ def _check_column(path: str, schema: Any, key: str) -> None:
 
 
 @contextlib.contextmanager
+from electra_tf import startup
 def damage_named(path: str) -> Iterator[None]:
     """`UserError` (65) for a table that pyarrow finds damaged, or without pyarrow."""
     try:
         import pyarrow as pa
-    except ImportError:
-        raise missing_package(path, "pyarrow") from None
     try:
         yield
     except (pa.ArrowException, OSError) as e:
@@ -247,7 +247,8 @@ def read_tfds_documents(unit: Any, reading: Any) -> Iterator[TextReader]:
 
 def tfds_builder(name: str, data_dir: str | os.PathLike | None):
     """A prepared data set; a `UserError` with the remedy for any other."""
-    import tensorflow_datasets as tfds
+    with startup.optional("tensorflow-datasets", f"The data set {name}", "tfds"):
+        import tensorflow_datasets as tfds
 
     try:
         builder = tfds.builder(name, data_dir=data_dir, try_gcs=False)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from electra_tf import startup
 from electra_tf.errors import UserError, reason_of
 from electra_tf.text import unicode_classes
 from electra_tf.text.vocabulary import (
@@ -58,7 +59,8 @@ class TFTokenizer:
     ):
         if vocab.too_long:
             raise UserError(f"{vocab.too_long}.\n{_NO_TEXTS}")
-        import tensorflow_text
+        with startup.optional("tensorflow-text", "A tokenizer in a graph"):
+            import tensorflow_text
 
         self.vocab = vocab
         self.config = TokenizerConfig(do_lower_case, strip_accents)

@@ -425,6 +425,8 @@ class Mine(TextTask):
     def examples(self, split): ...
 """
     monkeypatch.syspath_prepend(tmp_path)
+    # A file of the same size and second would be the one before.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     [task] = own_tasks(tmp_path, {"train.csv": CLASSES})
 
     def settings(text):

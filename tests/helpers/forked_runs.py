@@ -167,6 +167,13 @@ def eagerly() -> None:
     tf.config.run_functions_eagerly(True)
 
 
+def plainly() -> None:
+    """Eagerly, and as if nothing were installed that only some uses need."""
+    for name in ("tensorflow_text", "keras_hub", "tensorflow_datasets"):
+        sys.modules[name] = None
+    eagerly()
+
+
 def signal_at(step: int, number: int = signal.SIGTERM) -> None:
     """Sends this process a signal while it makes the steps up to `step`."""
     before_steps(step, lambda: os.kill(os.getpid(), number))

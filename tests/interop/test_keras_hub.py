@@ -5,7 +5,6 @@ import json
 import shutil
 
 import keras
-import keras_hub
 import numpy as np
 import pytest
 
@@ -26,6 +25,8 @@ from tests.helpers.interop_models import (
     refused,
 )
 from tests.helpers.runs import by_default
+
+keras_hub = pytest.importorskip("keras_hub")
 
 TOKENIZERS = [
     TokenizerConfig(True, True),
