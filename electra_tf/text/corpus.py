@@ -417,7 +417,14 @@ class _Member(tarfile.TarInfo):
 
     @classmethod
     def frombuf(cls, buf, encoding, errors):
-        member = super().frombuf(buf, encoding, errors)
+        return cls._checked(super().frombuf(buf, encoding, errors))
+
+    @classmethod
+    def _frombuf(cls, *args, **kwargs):  # called instead from Python 3.14 on
+        return cls._checked(super()._frombuf(*args, **kwargs))
+
+    @staticmethod
+    def _checked(member):
         if member.type in _HEADERS and member.size > _MAX_HEADER_BYTES:
             raise tarfile.ReadError(f"a header of {member.size:,} bytes")
         return member

@@ -185,10 +185,9 @@ def _check_column(path: str, schema: Any, key: str) -> None:
 
 
 @contextlib.contextmanager
-from electra_tf import startup
 def damage_named(path: str) -> Iterator[None]:
     """`UserError` (65) for a table that pyarrow finds damaged, or without pyarrow."""
-    try:
+    with startup.optional("pyarrow", path, "data"):
         import pyarrow as pa
     try:
         yield

@@ -19,6 +19,7 @@ from tests.helpers.runs import ROOT, write_tiny_data
 # Imported where it is installed; otherwise an error names the extra.
 OPTIONAL = {"onnx", "onnxruntime", "tf2onnx", "torch", "transformers"}
 OPTIONAL |= {"apache_beam", "backports", "fsspec", "kagglehub", "pyarrow"}
+OPTIONAL |= {"keras_hub", "tensorflow_datasets", "compression"}  # of Python 3.14
 # The package of several that share a folder.
 SHARED = {"backports": ["backports.zstd"]}
 
