@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws the pictures of README.md and docs/ into docs/images/.
 
-  python3 docs/draw_pictures.py                        # method_*.svg, detect_*.svg
+  python3 docs/draw_pictures.py                        # all but curves_*.svg
   python3 docs/draw_pictures.py HEALTHY COLLAPSED STEP # curves_*.svg, of two runs
 
 Each is drawn twice, for light and for dark pages. The runs are those of
@@ -151,6 +151,83 @@ def draw_method(page: Colours) -> Iterator[str]:
     yield text(692, below, "learns from every token", page.discriminator)
 
 
+def draw_files(page: Colours) -> Iterator[str]:
+    """What the commands read and write."""
+
+    def box(x, y, words):
+        return token(x - width_of(words) / 2, y, words, page.token, page.text)
+
+    text_x, data_x, run_x, top, below = 70, 405, 720, 54, 154
+    command = functools.partial(text, colour=page.discriminator, look=FONT)
+    yield box(text_x, top, "$CORPUS")
+    yield box(data_x, top, "pretrain_tfrecords/")
+    yield box(run_x, top, "models/NAME/")
+    yield box(text_x, below, "vocab.txt")
+    yield arrow(115, top, data_x - 98, top, page.discriminator)
+    yield arrow(data_x + 96, top, run_x - 68, top, page.discriminator)
+    yield (
+        f'<path d="M{text_x},{top + 16} V{below - 22} M{text_x + 52},{below} H215 '
+        f'V{top + 2}" stroke="{page.discriminator}" stroke-width="1.5" fill="none"/>'
+    )
+    yield (
+        f'<path d="M{text_x - 4},{below - 22} h8 l-4,7 Z M211,{top + 8} h8 l-4,-7 Z" '
+        f'fill="{page.discriminator}"/>'
+    )
+    yield command(212, top - 30, "build_pretraining_dataset.py")
+    yield command(576, top - 30, "run_pretraining.py")
+    yield command(text_x + 8, 104, "build_vocab.py", anchor="start")
+    for number, (name, made) in enumerate(
+        (
+            ("run_finetuning.py", "fine-tuned models in it"),
+            ("run_inference.py", "scores, predictions, report.html"),
+            ("export_model.py", "transformers, SavedModel, ONNX, ..."),
+        )
+    ):
+        y = below - 20 + 34 * number
+        yield command(470, y, name, anchor="end")
+        yield arrow(478, y, 506, y, page.discriminator)
+        yield text(514, y, made, page.text, anchor="start")
+    yield (
+        f'<path d="M{run_x},{top + 16} V{below - 46}" stroke="{page.faint}" '
+        'stroke-width="1.5" stroke-dasharray="2 4"/>'
+    )
+
+
+def draw_schedules(page: Colours) -> Iterator[str]:
+    """The learning rate of a run with a tenth of warm-up, by `schedule`.
+
+    The polynomial has lr_decay_power 2; with 1, the default, it is linear.
+    """
+    from electra_tf import PretrainingConfig
+    from electra_tf.train.optimization import learning_rate_schedule
+
+    steps, left, width, high = 200, 40, 150, 70
+    names = ("original", "linear", "polynomial", "wsd", "constant")
+    for number, name in enumerate(names):
+        config = PretrainingConfig(
+            schedule=name,
+            num_train_steps=steps,
+            num_warmup_steps=steps // 10,
+            lr_decay_power=2.0 if name == "polynomial" else 1.0,
+        )
+        rate, peak = learning_rate_schedule(config), config.learning_rate
+        x0, y0 = left + number * (width + 20), 110
+        shares = {step: float(rate(step)) / peak for step in range(0, steps + 1, 4)}
+        points = [
+            f"{x0 + width * step / steps:.1f},{y0 - high * share:.1f}"
+            for step, share in shares.items()
+        ]
+        yield text(x0 + width / 2, 20, name, page.text, look=FONT)
+        yield (
+            f'<path d="M{x0},{y0 - high - 6} V{y0} H{x0 + width}" '
+            f'stroke="{page.faint}" fill="none"/>'
+            f'<polyline points="{" ".join(points)}" stroke="{page.discriminator}" '
+            'stroke-width="2" fill="none"/>'
+        )
+        yield text(x0 + width / 2, y0 + 16, "step", page.faint)
+    yield text(left - 8, 110 - high, "peak", page.faint, anchor="end")
+
+
 def draw_detection(page: Colours) -> Iterator[str]:
     """What the discriminator of examples/novels_model finds in TEXTS."""
     import electra_tf
@@ -223,7 +300,8 @@ def draw_curves(
             axis.spines[["top", "right"]].set_visible(False)
     axes[2].set_ylim(bottom=-0.01)
     axes[2].axvline(int(alarm), color=page.generator, linestyle=":")
-    axes[2].annotate(" alarm", (int(alarm), 0.5), ("data", "axes fraction"))
+    place = {"xycoords": ("data", "axes fraction"), "ha": "right", "fontsize": 9}
+    axes[2].annotate("alarm ", (int(alarm), 0.1), **place)
     axes[3].axhline(0.5, color=page.faint, linestyle=":")
     axes[0].legend(fontsize=9, frameon=False, labelcolor=page.text)
     with io.StringIO() as file:
@@ -257,4 +335,6 @@ if __name__ == "__main__":
         save("curves", (1008, 250), "A healthy and a collapsed run", curves)
     else:
         save("method", (905, 320), "Replaced token detection", draw_method)
+        save("files", (830, 246), "Files and commands", draw_files)
+        save("schedules", (900, 140), "Learning-rate schedules", draw_schedules)
         save("detect", (860, 280), "Replaced words, caught and missed", draw_detection)

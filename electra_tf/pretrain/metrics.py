@@ -111,7 +111,6 @@ DISCRIMINATOR_METRICS = (
         *("disc_correct", "tokens"),
         healthy='above 0.88, which is always "original"',
         tag="discriminator/accuracy",
-        curve=Curve("Accuracy", "discriminator", _BLUE),
     ),
     _ratio(
         "disc_precision",
