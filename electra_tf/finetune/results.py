@@ -14,11 +14,9 @@ import math
 import os
 import re
 import statistics
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.hparams import IDENTITY, SETTING, defaults
@@ -31,8 +29,7 @@ from electra_tf.storage.checkpoints import as_text
 from electra_tf.storage.files import PARTIAL, atomic_write
 from electra_tf.storage.manifest import read_json
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
-from electra_tf.train.curves import dress, new_figure, png_of, smooth
-from electra_tf.train.reporting import EVALUATIONS, finite, read_metrics
+from electra_tf.train.reporting import finite
 
 DATA = "data"  # among the settings: task -> split -> hash
 Scores = dict[str, dict[str, float]]  # data set, such as "mnli" -> metric -> value
@@ -267,62 +264,6 @@ def summary(values: list[float]) -> Statistics:
     return Statistics(median, mean, std, max(known), len(known))
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
-    return [*read_metrics(path)] if path.is_file() else []
-
-
-class Evaluations:
-    """The evaluations during a trial, a line each; a resumed trial continues them.
-
-    Args:
-      directory: the trial's.
-      step: of the trial; later evaluations are made again.
-      patience: evaluations without a better one that end the trial; 0: any number.
-    """
-
-    def __init__(self, directory: str | os.PathLike, step: int, patience: int = 0):
-        self.patience = patience
-        self._path = Path(directory) / EVALUATIONS
-        self.rows = [row for row in _rows(self._path) if row["step"] <= step]
-
-    def is_better(self, score: float, scores: Mapping[str, Any]) -> bool:
-        """Whether a score is higher than all before; see `best`."""
-        row = finite({"score": score, "scores": scores})
-        return not self.rows or _rank(row) > _rank(self.best())
-
-    def add(self, step: int, score: float, scores: Mapping[str, Any]) -> None:
-        """Adds the scores at a step."""
-        row = {"step": step, "score": score, "scores": scores}
-        self.rows.append(finite(row))
-        text = "".join(json.dumps(row) + "\n" for row in self.rows)
-        atomic_write(self._path, text)
-
-    def has(self, step: int) -> bool:
-        """Whether a step was scored."""
-        return any(row["step"] == step for row in self.rows)
-
-    def best(self) -> dict[str, Any]:
-        """The evaluation with the highest score, the first of equals.
-
-        Where no score is defined, such as a correlation with equal numbers, that with
-        the lowest loss.
-        """
-        return max(self.rows, key=_rank)
-
-    def is_over(self) -> bool:
-        """Whether nothing better has come for too long."""
-        if not self.patience or not self.rows:
-            return False
-        return len(self.rows) > self.rows.index(self.best()) + self.patience
-
-
-def _rank(row: Mapping[str, Any]) -> tuple[bool, float]:
-    if row["score"] is not None:
-        return True, row["score"]
-    losses = [found.get("loss") for found in row["scores"].values()]
-    return False, -sum(math.inf if loss is None else loss for loss in losses)
-
-
 CONFIG = "config.json"
 
 
@@ -352,101 +293,3 @@ def check_is_free(folder: str) -> None:
             f"{folder} is to be the folder of a trial, but holds {others[0]!r} and no "
             f'{CONFIG} of a trial.\nSet "model_dir" to another place.'
         )
-
-
-_WITH_NAMES, _WITH_NUMBERS = 60, 15  # classes, at most
-_METRICS = "metrics.jsonl"
-
-
-def write_pictures(
-    config: FinetuningConfig, result: TrialResult, log: Callable[[str], None]
-) -> None:
-    """Draws the matrix of each data set that has one, and the curves.
-
-    Args:
-      log: gets where they are.
-    """
-    folder = Path(config.beside_results("pictures", result.trial))
-    for name, details in result.details.items():
-        if found := details.get("confusion"):
-            safe = name.replace(os.sep, ".")
-            draw_confusion(found, folder / f"confusion_{safe}.png", name)
-    trial = Path(config.trial_dir(result.trial))
-    title = f"{config.model_name}: {', '.join(config.task_names)}, trial {result.trial}"
-    draw_curves(trial, folder / "learning_curves.png", title)
-    if folder.is_dir():
-        log(f"Pictures of trial {result.trial}: {folder}")
-
-
-def draw_confusion(found: Mapping[str, Any], path: Path, title: str) -> None:
-    """A confusion matrix; colours are shares of the right class, numbers examples.
-
-    Args:
-      found: "labels" and "matrix", right classes by predicted ones.
-    """
-    from sklearn.metrics import ConfusionMatrixDisplay
-
-    matrix, count = np.asarray(found["matrix"]), len(found["labels"])
-    side = 2.5 + min(0.55 * count, 12)
-    axes = new_figure((side + 1.2, side)).add_subplot()
-    shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
-    names = [str(label)[:24] for label in found["labels"]]
-    picture = ConfusionMatrixDisplay(shares, display_labels=names).plot(
-        include_values=count <= _WITH_NUMBERS, cmap="Blues", xticks_rotation=45, ax=axes
-    )
-    if count <= _WITH_NUMBERS:
-        for text, number in zip(picture.text_.flat, matrix.flat, strict=True):
-            text.set_text(f"{number:,}")
-    picture.im_.set_clim(0, 1)
-    axes.set(title=title, xlabel="predicted", ylabel="right")
-    if count > _WITH_NAMES:
-        axes.set(xticks=[], yticks=[])
-    atomic_write(path, png_of(axes.figure))
-
-
-def draw_curves(trial: Path, path: Path, title: str) -> None:
-    """Training losses, and the metrics of evaluations in training, over the steps.
-
-    Draws nothing for a trial without either.
-
-    Args:
-      trial: its directory.
-    """
-    panels: dict[str, dict[str, tuple[list, list]]] = {}
-
-    def add(panel: str, name: str, step: int, value: float | None) -> None:
-        steps, values = panels.setdefault(panel, {}).setdefault(name, ([], []))
-        steps.append(step)
-        values.append(math.nan if value is None else value)
-
-    for row in _rows(trial / "training" / _METRICS) or _rows(trial / _METRICS):
-        for name in (name for name in row if name.endswith("_loss")):
-            add("Training loss", name.removesuffix("_loss"), row["step"], row[name])
-    for _, values in panels.get("Training loss", {}).values():
-        values[:] = smooth(np.array(values), 1 + len(values) // 40)
-    for row in _rows(trial / EVALUATIONS):
-        for name, metrics in row["scores"].items():
-            for metric, value in metrics.items():
-                if metric == "loss":
-                    add("Dev loss", name, row["step"], value)
-                elif metric != "mse":  # a loss, and not in percent
-                    add(f"Dev set of {name}", metric, row["step"], value)
-    if panels:
-        _draw(panels, path, title)
-
-
-def _draw(
-    panels: Mapping[str, dict[str, tuple[list, list]]], path: Path, title: str
-) -> None:
-    columns = min(2, len(panels))
-    rows = math.ceil(len(panels) / 2)
-    figure = new_figure((2 + 4.5 * columns, 3.4 * rows))
-    figure.suptitle(title, fontsize=12)
-    for number, (name, curves) in enumerate(panels.items(), start=1):
-        axes = figure.add_subplot(rows, columns, number)
-        for label, (steps, values) in sorted(curves.items()):
-            marker = "o" if len(steps) <= 40 else None
-            axes.plot(steps, values, label=label, marker=marker, markersize=3)
-        dress(axes, name, "step")
-        axes.legend(fontsize=8, frameon=False)
-    atomic_write(path, png_of(figure))

@@ -20,6 +20,7 @@ from electra_tf.console import Console
 from electra_tf.errors import EXIT_FLAGS, EXIT_OK, EXIT_PREEMPTED, UserError
 from electra_tf.finetune import glue, preprocessing, registry
 from electra_tf.finetune import results as files
+from electra_tf.finetune.pictures import write_pictures
 from electra_tf.finetune.task import Task
 from electra_tf.interop import checkpoint, readers
 from electra_tf.interop.checkpoint import FINETUNE, CheckpointInfo
@@ -326,7 +327,7 @@ def run_trials(run: Run, results: files.Results, outputs: Outputs) -> int:
         if done:
             log(f"Trial {trial} is finished; its results are kept.")
             if config.write_pictures:
-                files.write_pictures(config, done, log)
+                write_pictures(config, done, log)
             if not finetuning.lacks_test_outputs(config, done, run.tasks):
                 continue
         place, nothing = config.trial_dir(trial), contextlib.nullcontext()
@@ -347,7 +348,7 @@ def run_trials(run: Run, results: files.Results, outputs: Outputs) -> int:
                 outputs.bring(glue.is_prediction)
                 glue.write_archive(Path(config.results_txt).parent, trial, log)
             if config.write_pictures and not done:
-                files.write_pictures(config, result, log)
+                write_pictures(config, result, log)
             outputs.upload()
             is_kept = config.keep_all_models or trial == 1
             if folder and trial in results.trials and not is_kept:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import math
 import os
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -34,12 +36,14 @@ from electra_tf.interop import readers
 from electra_tf.interop.checkpoint import FINETUNE, CheckpointInfo
 from electra_tf.paths import shown
 from electra_tf.storage.checkpoints import Checkpoints, StoredTensors, as_text
+from electra_tf.storage.files import atomic_write
 from electra_tf.storage.manifest import CheckpointManifest
 from electra_tf.storage.mirror import Mirror
 from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.train import loop, optimization
 from electra_tf.train import step as training_step
 from electra_tf.train.distribution import Placement
+from electra_tf.train.reporting import EVALUATIONS, finite, read_metrics
 from electra_tf.train.supervisor import StopRequest
 
 # In a trial's directory, the newest checkpoint of a training that keeps the best.
@@ -301,7 +305,59 @@ def _train(run: Run, trial: int, mirror: Mirror):
     return task.model, state.step, time.monotonic() - started
 
 
-class _Assessment(files.Evaluations):
+class Evaluations:
+    """The evaluations during a trial, a line each; a resumed trial continues them.
+
+    Args:
+      directory: the trial's.
+      step: of the trial; later evaluations are made again.
+      patience: evaluations without a better one that end the trial; 0: any number.
+    """
+
+    def __init__(self, directory: str | os.PathLike, step: int, patience: int = 0):
+        self.patience = patience
+        self._path = Path(directory) / EVALUATIONS
+        self.rows = [row for row in read_metrics(self._path) if row["step"] <= step]
+
+    def is_better(self, score: float, scores: Mapping[str, Any]) -> bool:
+        """Whether a score is higher than all before; see `best`."""
+        row = finite({"score": score, "scores": scores})
+        return not self.rows or _rank(row) > _rank(self.best())
+
+    def add(self, step: int, score: float, scores: Mapping[str, Any]) -> None:
+        """Adds the scores at a step."""
+        row = {"step": step, "score": score, "scores": scores}
+        self.rows.append(finite(row))
+        text = "".join(json.dumps(row) + "\n" for row in self.rows)
+        atomic_write(self._path, text)
+
+    def has(self, step: int) -> bool:
+        """Whether a step was scored."""
+        return any(row["step"] == step for row in self.rows)
+
+    def best(self) -> dict[str, Any]:
+        """The evaluation with the highest score, the first of equals.
+
+        Where no score is defined, such as a correlation with equal numbers, that with
+        the lowest loss.
+        """
+        return max(self.rows, key=_rank)
+
+    def is_over(self) -> bool:
+        """Whether nothing better has come for too long."""
+        if not self.patience or not self.rows:
+            return False
+        return len(self.rows) > self.rows.index(self.best()) + self.patience
+
+
+def _rank(row: Mapping[str, Any]) -> tuple[bool, float]:
+    if row["score"] is not None:
+        return True, row["score"]
+    losses = [found.get("loss") for found in row["scores"].values()]
+    return False, -sum(math.inf if loss is None else loss for loss in losses)
+
+
+class _Assessment(Evaluations):
     """Scores a training while it goes on, and keeps its best weights."""
 
     def __init__(self, run: Run, folder: str, state, best: Checkpoints | None):

@@ -91,7 +91,7 @@ def write_report(
 def _samples(model_dir: Path) -> list[Html]:
     """A passage with the discriminator's predictions at some steps of the training."""
     path = model_dir / SAMPLES
-    rows = list(read_metrics(path)) if path.is_file() else []
+    rows = list(read_metrics(path))
     if not rows:
         return []
     count = min(len(rows), _MAX_SAMPLES)

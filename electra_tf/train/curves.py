@@ -109,7 +109,7 @@ def _read(
 
     Neighbours are averaged if there are more than _MAX_POINTS steps.
     """
-    rows = read_metrics(path) if os.path.isfile(path) else ()
+    rows = read_metrics(path)
     table = [np.array([row["step"], *map(row.get, names)], float) for row in rows]
     steps, *values = np.array(table).reshape(-1, 1 + len(names)).T
     columns = {n: v for n, v in zip(names, values, strict=True) if np.isfinite(v).any()}

@@ -274,8 +274,8 @@ def cut_after(directory: str | os.PathLike, step: int) -> None:
 
 
 def read_metrics(path: str | os.PathLike) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a metrics file; skips torn and damaged lines."""
-    with open(path, "rb") as f:
+    """Yields the rows of a metrics file, if there is one; skips damaged lines."""
+    with open(path if os.path.isfile(path) else os.devnull, "rb") as f:
         for line in f:
             try:
                 row = json.loads(line)

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
+from electra_tf.finetune import pictures
 from electra_tf.finetune import results as files
 from electra_tf.finetune.results import Results, Statistics, TrialResult, summary
 from electra_tf.finetune.trial import _check_is_same
@@ -143,26 +144,26 @@ def test_confusion_matrix_of_any_size(tmp_path, count):
     labels = [f"a class of a long name, number {n}" for n in range(count)]
     matrix = [[9 * (i == j) for j in range(count)] for i in range(count - 1)]
     found = {"labels": labels, "matrix": [*matrix, [0] * count]}
-    files.draw_confusion(found, tmp_path / "c.png", "mine")
+    pictures.draw_confusion(found, tmp_path / "c.png", "mine")
     assert colours(tmp_path / "c.png") > 20
 
 
 def test_curves_of_existing_files(tmp_path):
     path = tmp_path / "curves.png"
-    files.draw_curves(tmp_path, path, "title")
+    pictures.draw_curves(tmp_path, path, "title")
     assert not path.exists()
     rows = [{"step": n, "loss": 1.0, "mine_loss": 1.0 / n} for n in range(1, 9)]
     lines = "".join(json.dumps(row) + "\n" for row in rows)
     (tmp_path / "training").mkdir()
     (tmp_path / "training" / "metrics.jsonl").write_text(lines)
-    files.draw_curves(tmp_path, path, "title")
+    pictures.draw_curves(tmp_path, path, "title")
     alone = path.read_bytes()
     scores = {"mine": {"f1": 50.0, "loss": None, "mse": 0.1}}
     rows = [{"step": n, "score": 1.0, "scores": scores} for n in (4, 8)]
     (tmp_path / "evaluations.jsonl").write_text(
         "".join(json.dumps(row) + "\n" for row in rows)
     )
-    files.draw_curves(tmp_path, path, "title")
+    pictures.draw_curves(tmp_path, path, "title")
     assert path.read_bytes() != alone and colours(path) > 20
 
 

@@ -15,8 +15,8 @@ from electra_tf.errors import UserError
 from electra_tf.finetune import run as run_module
 from electra_tf.finetune import trial
 from electra_tf.finetune.classification import RegressionScorer
-from electra_tf.finetune.results import Evaluations, Results, TrialResult
-from electra_tf.finetune.trial import main_score
+from electra_tf.finetune.results import Results, TrialResult
+from electra_tf.finetune.trial import Evaluations, main_score
 from electra_tf.storage.lock import Lock
 from electra_tf.storage.mirror import Outputs
 from electra_tf.text.vocabulary import Vocabulary
