@@ -159,7 +159,7 @@ def load(
 
     Args:
       path: a run, a fine-tuned trial, an exported SavedModel, a checkpoint of the
-        original, or a directory in the format of Hugging Face or KerasHub. Of a trial
+        original, or a directory in the format of Hugging Face or KerasHub. For a trial
         the newest weights are taken, or the best where they are kept.
       task: which task, if the trial has several.
       data_dir: the data directory with the vocabulary, for a trial that was moved.
