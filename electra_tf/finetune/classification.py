@@ -215,10 +215,8 @@ class LabelsHead(TextHead):
 
     def answer_ids(self, model, inputs):
         """logits and probabilities [B, C]."""
-        outputs = model.outputs(inputs)
-        return {"logits": outputs["logits"]} | LabelsHead.answer(
-            self, model.facts, outputs
-        )
+        logits = model.outputs(inputs)["logits"]
+        return {"logits": logits, "probabilities": self.shares(logits)}
 
     @staticmethod
     def odds(row):

@@ -615,9 +615,9 @@ class QATask(Task):
         if self.answer_text == "offsets":
             end = example.first + len(example.answer)
             there = [
-                token
-                for token in range(splits[example.start], splits[example.end + 1])
-                for first, last in [self._characters(document, token)]
+                int(splits[word]) + number
+                for word in range(example.start, example.end + 1)
+                for number, (first, last) in enumerate(self._offsets(document, word))
                 if first < end and last > example.first
             ]
             return (there[0], there[-1]) if there else None
@@ -625,20 +625,15 @@ class QATask(Task):
         answer = self.tokenizer.encode(example.answer)
         return qa_answers.improve_span(document.tokens, start, end, answer)
 
-    def _characters(self, document: _Document, token: int) -> tuple[int, int]:
-        """Where a token stands in the context: its first character and its end."""
-        word = document.word_of(token)
+    def _offsets(self, document: _Document, word: int) -> list[tuple[int, int]]:
+        """Where a word's tokens stand in the context: first character and end."""
         if word not in document.offsets:
-            _, offsets = self.tokenizer.encode_with_offsets(document.words[word])
-            document.offsets[word] = offsets
-        first, end = document.offsets[word][token - int(document.splits[word])]
-        return document.starts[word] + first, document.starts[word] + end
-
-    def _slice(self, document: _Document, first: int, last: int) -> slice:
-        """Where a span of tokens stands in the context."""
-        start, _ = self._characters(document, first)
-        _, end = self._characters(document, last)
-        return slice(start, end)
+            start = document.starts[word]
+            _, found = self.tokenizer.encode_with_offsets(document.words[word])
+            document.offsets[word] = [
+                (start + first, start + end) for first, end in found
+            ]
+        return document.offsets[word]
 
     def windows(self, example: QAExample) -> list[qa_answers.Window]:
         """The windows on an example's document."""
@@ -660,10 +655,13 @@ class QATask(Task):
     def text_of(self, example: QAExample, first: int, last: int) -> str:
         """The text of the span from one token of the document to another."""
         document = self._document(example)
+        begin, end = map(document.word_of, (first, last))
         if self.answer_text == "offsets":
-            return example.context[self._slice(document, first, last)]
+            start, _ = self._offsets(document, begin)[first - document.splits[begin]]
+            _, stop = self._offsets(document, end)[last - document.splits[end]]
+            return example.context[start:stop]
         tokens = self.tokenizer.convert_ids_to_tokens(document.tokens[first : last + 1])
-        words = example.words[document.word_of(first) : document.word_of(last) + 1]
+        words = example.words[begin : end + 1]
         return qa_answers.original_text(tokens, words, self.tokenizer.config)
 
     def scorer(self, split: str) -> QAScorer:
@@ -692,8 +690,8 @@ class QATask(Task):
         shown = np.array([(0, x.places[0], len(x.places), x.shift) for x in windows])
         row, first, length, shift = shown.astype(np.int32).reshape(-1, 4).T
         places = qa_graph.Windows(row, first, length, first + shift)
-        tokens = range(len(document.tokens))
-        offsets = [self._characters(document, token) for token in tokens]
+        numbers = range(len(document.words))
+        offsets = [x for word in numbers for x in self._offsets(document, word)]
         offsets = np.array(offsets, np.int32).reshape(-1, 2).T
         text = [tokenization.encoded(example.context)]
         found = self._answer(values, places, *offsets, text)

@@ -22,7 +22,7 @@ import numpy as np
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
-from electra_tf.finetune.task import Scorer, softmax
+from electra_tf.finetune.task import Scorer
 from electra_tf.text.tokenization import basic_tokenize
 from electra_tf.text.unicode_classes import UNSPACED
 from electra_tf.text.vocabulary import TokenizerConfig
@@ -60,6 +60,12 @@ def best_indexes(scores: np.ndarray, count: int) -> list[int]:
 def probabilities(answers: Sequence[Answer]) -> list[float]:
     """Of the answers to a question."""
     return softmax([answer.score for answer in answers]).tolist()
+
+
+def softmax(scores: Sequence[float]) -> np.ndarray:
+    """Shares of scores, float64."""
+    odds = np.exp(np.asarray(scores, np.float64) - max(scores, default=0.0))
+    return odds / odds.sum()
 
 
 def nbest(

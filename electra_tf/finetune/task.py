@@ -527,13 +527,6 @@ def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> str:
     return str(path)
 
 
-def softmax(logits: Any) -> np.ndarray:
-    """Probabilities along the last axis, float64."""
-    logits = np.asarray(logits, np.float64)
-    odds = np.exp(logits - logits.max(axis=-1, keepdims=True, initial=-np.inf))
-    return odds / odds.sum(axis=-1, keepdims=True)
-
-
 def plain(value: Any) -> Any:
     """A tensor, an array or one of its values as Python values; bytes as text."""
     value = value.numpy() if hasattr(value, "numpy") else value
