@@ -34,7 +34,6 @@ from electra_tf.finetune.task import (
     cross_entropy,
     plain,
     rounded,
-    write_jsonl,
 )
 from electra_tf.storage.files import atomic_write
 from electra_tf.text import tokenization
@@ -673,6 +672,15 @@ class QATask(Task):
         name, context = str(fields.get("id", number)), fields["context"]
         return QAExample(number, name, fields["question"], context, *_words_of(context))
 
+    def fields_of(self, example: QAExample) -> dict[str, Any]:
+        """The id, the question and its text."""
+        found = {"id": example.question_id, "question": example.question}
+        return found | {"context": example.context}
+
+    def right_answer(self, split: str, example: QAExample) -> list[str] | None:
+        """All of a dev set."""
+        return [*example.answers] if split == "dev" else None
+
     @functools.cached_property
     def _answer(self):
         """See `qa_graph.traced`; made once."""
@@ -716,18 +724,12 @@ class QATask(Task):
         if self.is_v2:
             content["null_odds"] = scorer.null_odds
             content["submission"] = scorer.submitted
-        folder, paths, rows = Path(directory), [], []
+        paths = []
         for name, value in content.items():
-            path = folder / f"{self.name}_{split}_{name}.json"
+            path = Path(directory) / f"{self.name}_{split}_{name}.json"
             atomic_write(path, json.dumps(value, indent=1) + "\n")
             paths.append(str(path))
-        for example in self.read(split):
-            row = {"id": example.question_id, "question": example.question}
-            row |= {"context": example.context}
-            row |= self.prediction(example, scorer.windows[example.eid])
-            row |= {"correct": [*example.answers]} if split == "dev" else {}
-            rows.append(row)
-        return [*paths, write_jsonl(folder / f"{self.name}_{split}.jsonl", rows)]
+        return [*paths, *super().write_predictions(split, scorer, directory)]
 
 
 _SCORED_BY = Key(lambda x: x in ("words", "characters"), "words or characters")

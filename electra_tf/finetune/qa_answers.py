@@ -362,22 +362,16 @@ class QAScorer(Scorer):
       task: a `finetune.qa.QATask`.
     """
 
+    most_sequences = WINDOWS_PER_EXAMPLE
+
     def __init__(self, task: Any, split: str):
         super().__init__()
         self._task, self._split = task, split
 
     @functools.cached_property
-    def windows(self) -> dict[int, list[dict[str, Any]]]:
-        """The outputs for the windows of each example, when all are there."""
-        found = collections.defaultdict(list)
-        for row in self.rows:
-            found[int(row["eid"]) // WINDOWS_PER_EXAMPLE].append(row)
-        return found
-
-    @functools.cached_property
     def decoded(self) -> dict[str, Answers]:
         """The answers by the questions' ids, found when all outputs are there."""
-        task, outputs = self._task, self.windows
+        task, outputs = self._task, self.outputs
         examples = task.read(self._split)
         return {e.question_id: decode(task, e, outputs[e.eid]) for e in examples}
 

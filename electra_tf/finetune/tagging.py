@@ -556,24 +556,27 @@ class TaggingTask(Task):
         tagged = {"tags": self._written(tags, count), "probabilities": shares}
         return {"words": example.words} | tagged
 
+    def fields_of(self, example: TaggingExample) -> dict[str, Any]:
+        """The id."""
+        return {} if example.id is None else {"id": example.id}
+
+    def right_answer(self, split: str, example: TaggingExample) -> list[str] | None:
+        """The tags in the scheme of the data."""
+        if example.tags is None:
+            return None
+        return self._written(example.tags, len(example.words))
+
     def write_predictions(self, split, scorer, directory) -> list[str]:
         """CoNLL: word, tag, predicted tag; words beyond max_seq_length get O.
 
         Tags are in the scheme of the data; where they have none, only the predicted.
         """
-        by_eid = {int(row["eid"]): row for row in scorer.rows}
-        lines, rows, between = [], [], self._separator(split)
-        for example in self.read(split):
-            found = self.prediction(example, [by_eid[example.eid]])
-            columns = [example.words, found["tags"]]
-            if example.tags is not None:
-                right = self._written(example.tags, len(example.words))
-                columns.insert(1, right)
-                found["correct"] = right
-            identity = {} if example.id is None else {"id": example.id}
-            rows.append({"eid": example.eid} | identity | found)
-            rows_of = zip(*columns, strict=True)
-            lines += [f"{between.join(cells)}\n" for cells in rows_of] + ["\n"]
+        rows, lines = self.predicted(split, scorer), []
+        between = self._separator(split)
+        for row in rows:
+            names = ("words", "correct", "tags")
+            columns = zip(*(row[name] for name in names if name in row), strict=True)
+            lines += [f"{between.join(cells)}\n" for cells in columns] + ["\n"]
         path = Path(directory) / f"{self.name}_{split}.txt"
         atomic_write(path, "".join(lines))
         return [task.write_jsonl(path.with_suffix(".jsonl"), rows), str(path)]

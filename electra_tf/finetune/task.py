@@ -193,7 +193,14 @@ class ServedModel(NamedTuple):
 
 
 class Scorer(ABC):
-    """Collects the predictions on a data set; scores them in percent."""
+    """Collects the predictions on a data set; scores them in percent.
+
+    Attributes:
+      most_sequences: of an example; the eid of its sequence k is its own, times this,
+        plus k.
+    """
+
+    most_sequences = 1
 
     def __init__(self):
         self.rows: list[dict[str, Any]] = []
@@ -204,6 +211,14 @@ class Scorer(ABC):
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @functools.cached_property
+    def outputs(self) -> dict[int, list[dict[str, Any]]]:
+        """Those of each example's sequences, when all are there."""
+        found = collections.defaultdict(list)
+        for row in self.rows:
+            found[int(row["eid"]) // self.most_sequences].append(row)
+        return found
 
     def values(self, name: str) -> np.ndarray:
         """An output of all examples."""
@@ -386,20 +401,26 @@ class Task(ABC):
         del example
         return {}
 
+    def right_answer(self, split: str, example: Any) -> Any:
+        """What predictions on a data set are beside; None without any."""
+        return example.label if split in self.splits("dev") else None
+
+    def predicted(self, split: str, scorer: Scorer) -> list[dict[str, Any]]:
+        """Each example: eid, fields, prediction and, if there is one, the answer."""
+        rows = []
+        for one in self.read(split):
+            found = self.prediction(one, scorer.outputs[one.eid])
+            rows.append({"eid": one.eid} | self.fields_of(one) | found)
+            if (right := self.right_answer(split, one)) is not None:
+                rows[-1]["correct"] = right
+        return rows
+
     def write_predictions(
         self, split: str, scorer: Scorer, directory: str
     ) -> list[str]:
-        """Writes predictions with their example ids; returns the paths.
-
-        JSONL: the fields, the prediction, of a dev set also the right answer.
-        """
-        examples, rows = {e.eid: e for e in self.read(split)}, []
-        for row in sorted(scorer.rows, key=lambda row: int(row["eid"])):
-            one = examples[int(row["eid"])]
-            found = self.fields_of(one) | self.prediction(one, [row])
-            right = {"correct": one.label} if split in self.splits("dev") else {}
-            rows.append({"eid": one.eid} | found | right)
-        return [write_jsonl(Path(directory) / f"{self.name}_{split}.jsonl", rows)]
+        """Writes `predicted` as JSON Lines; returns the paths."""
+        path = Path(directory) / f"{self.name}_{split}.jsonl"
+        return [write_jsonl(path, self.predicted(split, scorer))]
 
     def required(self, split: str) -> Path:
         """The file of a split, which must be there."""
