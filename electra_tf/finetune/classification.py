@@ -34,7 +34,6 @@ from electra_tf.finetune.task import (
     of_types,
 )
 from electra_tf.text import tokenization
-from electra_tf.text.tokenization import encoded
 
 
 class InputExample(NamedTuple):
@@ -151,6 +150,19 @@ class ScoresHead(Head):
             pooled = gelu(dense["hidden"](pooled))
         return tf.cast(dense["dense"](pooled), tf.float32)
 
+    def logits_of(self, model, segments):
+        """float32 [B, num_labels], of one or two texts in ids; long ones are cut."""
+        import tensorflow as tf
+
+        from electra_tf.text import tf_packing
+
+        width = self.num_labels
+        segments = tf_packing.truncate([*segments], model.config.max_seq_length)
+        return tf_packing.map_rows(
+            lambda inputs: tf.reshape(model.outputs(inputs)["logits"], [-1, width]),
+            *(segments, model.tokenizer.vocab, width),
+        )
+
 
 @dataclasses.dataclass(frozen=True)
 class TextHead(ScoresHead):
@@ -175,13 +187,8 @@ class TextHead(ScoresHead):
         from electra_tf.text import tf_packing
 
         texts = tf_packing.of_same_rows("text and text_b", *texts)
-        segments = [model.tokenizer.tokenize(text) for text in texts]
-        segments = tf_packing.truncate(segments, model.config.max_seq_length)
-        values = tf_packing.map_rows(
-            lambda inputs: model.outputs(inputs)["logits"],
-            *(segments, model.tokenizer.vocab, self.num_labels),
-        )
-        return self.answer(model.facts, {"logits": values})
+        logits = self.logits_of(model, map(model.tokenizer.tokenize, texts))
+        return self.answer(model.facts, {"logits": logits})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,9 +216,8 @@ class LabelsHead(TextHead):
         import tensorflow as tf
 
         found = super().answer_texts(model, *texts)
-        names = tf.constant([*map(encoded, model.facts.labels)])
         shape = tf.shape(found["probabilities"])
-        return found | {"labels": tf.broadcast_to(names, shape)}
+        return found | {"labels": tf.broadcast_to(model.facts.names, shape)}
 
     def answer_ids(self, model, inputs):
         """logits and probabilities [B, C]."""
@@ -261,10 +267,9 @@ class ClassHead(LabelsHead):
         import tensorflow as tf
 
         found = super().answer(facts, outputs)
-        names = tf.constant([*map(encoded, facts.labels)])
-        best = tf.argmax(outputs["logits"], axis=-1)
+        best = tf.gather(facts.names, tf.argmax(outputs["logits"], axis=-1))
         share = tf.reduce_max(found["probabilities"], axis=-1)
-        return found | {"label": tf.gather(names, best), "probability": share}
+        return found | {"label": best, "probability": share}
 
     @staticmethod
     def prediction(fields, row):
@@ -490,10 +495,7 @@ class TextTask(Task):
         """[CLS] a [SEP] b [SEP], the longer text cut first; numbers become 0 to 1."""
         a = self.tokenizer.encode(example.text_a)
         b = self.tokenizer.encode(example.text_b or "")
-        before = len(a) + len(b)
-        a, b = truncate_pair(a, b, tokenization.room(self.config.max_seq_length, b))
-        self.num_cut += before - len(a) - len(b)
-        features = tokenization.join(self.tokenizer.vocab, a, b)._asdict()
+        features = packed(self, a, b)._asdict()
         yield features | {"eid": example.eid} | self.answer_features(example)
 
     def answer_features(self, example: InputExample) -> dict[str, Any]:
@@ -632,6 +634,14 @@ class TextTask(Task):
 _PRINTED = re.compile(
     r"""(\w+\()?[\[{(]\s*['"].*[]})]|[\[{]([^]}]*[,:][^]}]*)?[]}]""", re.DOTALL
 )
+
+
+def packed(task: Task, a: list[int], b: list[int]) -> tokenization.Row:
+    """[CLS] a [SEP] b [SEP], the longer text cut first."""
+    before = len(a) + len(b)
+    a, b = truncate_pair(a, b, tokenization.room(task.config.max_seq_length, b))
+    task.num_cut += before - len(a) - len(b)
+    return tokenization.join(task.tokenizer.vocab, a, b)
 
 
 def truncate_pair(a: list[int], b: list[int], length: int) -> tuple[list, list]:

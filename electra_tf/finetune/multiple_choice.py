@@ -20,11 +20,7 @@ from typing import Any, NamedTuple
 
 from electra_tf.errors import UserError
 from electra_tf.finetune import inputs, task
-from electra_tf.finetune.classification import (
-    ClassificationScorer,
-    ScoresHead,
-    truncate_pair,
-)
+from electra_tf.finetune.classification import ClassificationScorer, ScoresHead, packed
 from electra_tf.finetune.inputs import Input, refuse, shown
 from electra_tf.finetune.task import (
     COLUMN,
@@ -36,7 +32,6 @@ from electra_tf.finetune.task import (
     cross_entropy,
     of_types,
 )
-from electra_tf.text import tokenization
 
 _ABSENT = -1e9  # the score of a choice that is not there
 
@@ -135,12 +130,7 @@ class ChoiceHead(ScoresHead):
         first = model.tokenizer.tokenize(text)
         first = tf.gather(first, tf.repeat(tf.range(rows), count))
         segments = [first, model.tokenizer.tokenize(tf.reshape(choices, [-1]))]
-        segments = tf_packing.truncate(segments, model.config.max_seq_length)
-        logits = tf_packing.map_rows(
-            lambda inputs: model.outputs(inputs)["logits"][:, None],
-            *(segments, model.tokenizer.vocab, 1),
-        )
-        logits = tf.reshape(logits, [rows, count])
+        logits = tf.reshape(self.logits_of(model, segments), [rows, count])
         logits = tf.where(choices == "", _ABSENT, logits)
         found = self.answer(model.facts, {"logits": logits})
         return found | {"choice": tf.gather(choices, found["label"], batch_dims=1)}
@@ -232,13 +222,9 @@ class MultipleChoiceTask(Task):
 
     def featurize(self, example: ChoiceExample, is_training: bool) -> Iterator[dict]:
         """[CLS] text [SEP] choice [SEP] for each choice, the longer one cut first."""
-        vocab, rows = self.tokenizer.vocab, []
         text = self.tokenizer.encode(example.text)
-        for choice in map(self.tokenizer.encode, example.choices):
-            room = tokenization.room(self.config.max_seq_length, choice)
-            a, b = truncate_pair(text, choice, room)
-            self.num_cut += len(text) + len(choice) - len(a) - len(b)
-            rows.append(tokenization.join(vocab, a, b))
+        choices = map(self.tokenizer.encode, example.choices)
+        rows = [packed(self, text, choice) for choice in choices]
         yield {
             "input_ids": [row.input_ids for row in rows],
             "segment_ids": [row.segment_ids for row in rows],

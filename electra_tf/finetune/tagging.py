@@ -36,7 +36,6 @@ from electra_tf.finetune.task import (
     cross_entropy,
 )
 from electra_tf.storage.files import atomic_write
-from electra_tf.text.tokenization import encoded
 
 _TAG = re.compile(r"O|[BIES]-.+", re.DOTALL)
 _CUT_OFF = "(cut off)"  # in confusion matrices
@@ -236,9 +235,8 @@ class TagHead(Head):
         """tags string, BIOES or plain, and probabilities float32; [B, W] each."""
         import tensorflow as tf
 
-        names = tf.constant([*map(encoded, facts.labels)])
         shares = tf.nn.softmax(outputs["logits"])
-        best = tf.gather(names, tf.argmax(shares, axis=-1))
+        best = tf.gather(facts.names, tf.argmax(shares, axis=-1))
         return {"tags": best, "probabilities": tf.reduce_max(shares, axis=-1)}
 
     def text_shapes(self, facts):

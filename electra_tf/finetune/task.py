@@ -27,7 +27,7 @@ from electra_tf.storage.checkpoints import as_text, differences
 from electra_tf.storage.files import atomic_write
 from electra_tf.storage.manifest import sha256
 from electra_tf.text.records import json_line
-from electra_tf.text.tokenization import Tokenizer
+from electra_tf.text.tokenization import Tokenizer, encoded
 
 FACTS_FILE = "tasks.json"
 # Characters of the data that a message shows.
@@ -451,6 +451,11 @@ class TaskFacts(NamedTuple):
     highest: float = 1.0
     has_impossible: bool = False  # of questions
     scheme: str | None = None  # that the training file's tags are in
+
+    @property
+    def names(self) -> list[bytes]:
+        """The labels as texts of a graph."""
+        return [encoded(str(label)) for label in self.labels]
 
 
 def facts_of(task: Task) -> TaskFacts:
