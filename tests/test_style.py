@@ -58,13 +58,21 @@ def test_no_function_is_converted_by_autograph():
 
 
 def test_the_page_of_hparams_is_current():
-    command = [sys.executable, "-m", "electra_tf.config"]
+    command = [sys.executable, "docs/make_hparams.py"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    update = "run: python -m electra_tf.config > docs/hparams.md"
+    update = "run: python3 docs/make_hparams.py > docs/hparams.md"
     assert TEXTS["docs/hparams.md"] == done.stdout, update
     for cls in (PretrainingConfig, FinetuningConfig, ModelConfig):
         for field in dataclasses.fields(cls):
             assert f"- `{field.name}` (" in done.stdout
+
+
+def test_the_tables_of_metrics_are_current():
+    command = [sys.executable, "docs/make_metrics.py"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    for table in done.stdout.split("\n\n"):
+        update = "copy the tables of: python3 docs/make_metrics.py"
+        assert f"\n\n{table.strip()}\n" in TEXTS["docs/metrics.md"], update
 
 
 def test_the_page_of_the_api_is_current_and_complete():

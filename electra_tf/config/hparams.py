@@ -274,23 +274,3 @@ def show(value: Any) -> str:
     """A value as the user wrote it in JSON, shortened."""
     text = json.dumps(value, default=repr)
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-def markdown_list(cls: type, without: type | None = None) -> str:
-    """A dataclass's hparams, a line each: name, default, meaning, choices.
-
-    Args:
-        without: a class whose hparams are left out.
-    """
-    left_out = {f.name for f in dataclasses.fields(without)} if without else set()
-    rows = []
-    for field in dataclasses.fields(cls):
-        doc, default = field.metadata["doc"], default_of(field)
-        allowed = field.metadata["allowed"]
-        choices = allowed if isinstance(allowed, tuple) else ()
-        if names := ", ".join(show(choice) for choice in choices):
-            doc += f" Choices: {names}."
-        if field.name not in left_out:
-            text = default if isinstance(default, str) else show(default)
-            rows.append(f"- `{field.name}` (`{text or '-'}`): {doc}")
-    return "\n".join(rows)

@@ -3,8 +3,6 @@
 
 An objective names those it has (`Objective.metrics`) and forms the sums of a batch
 (`Objective.loss`). Without TensorFlow, because reports and model cards also read it.
-
-`python -m electra_tf.pretrain.metrics` prints the tables of docs/metrics.md.
 """
 
 from __future__ import annotations
@@ -14,8 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from electra_tf.config.objectives import GENERATOR, GENERATORS, OBJECTIVES
-from electra_tf.pretrain.health import ALARMS
-from electra_tf.train.reporting import STEP_METRICS, Curve, Metric, Ratio, Sums
+from electra_tf.train.reporting import Curve, Metric, Ratio, Sums
 from electra_tf.train.reporting import evaluation_metrics as evaluation_metrics
 
 # Of generator, discriminator, and predictions of tokens by the main network.
@@ -209,17 +206,3 @@ def plotted(objective: str, generator: str) -> tuple[Metric, ...]:
     if is_learned and GENERATORS[generator].encoders:
         return ALL_METRICS
     return tuple(m for m in ALL_METRICS if m not in GENERATOR_METRICS)
-
-
-def tables() -> str:
-    """The tables of docs/metrics.md: all metrics, and all alarms."""
-    metrics = (*ALL_METRICS, *STEP_METRICS)
-    rows = [f"| `{m.name}` | {m.label} | {m.healthy} |" for m in metrics]
-    alarms = [f"| {a.name} | {a.meaning} |" for a in ALARMS]
-    lines = ["| name | meaning | healthy |", "|---|---|---|", *rows, ""]
-    lines += ["| alarm | raised by |", "|---|---|", *alarms]
-    return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    print(tables(), end="")

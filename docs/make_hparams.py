@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints docs/hparams.md: python -m electra_tf.config > docs/hparams.md"""
+"""Prints docs/hparams.md: python3 docs/make_hparams.py > docs/hparams.md"""
 
+import dataclasses
 from typing import Any
 
 from electra_tf.config import finetuning, pretraining
-from electra_tf.config.hparams import markdown_list, show
+from electra_tf.config.hparams import default_of, show
 from electra_tf.config.model import SIZES, ModelConfig
 from electra_tf.config.objectives import OBJECTIVES, OriginalHparams
 from electra_tf.config.run import RunConfig
 
 _PAGE = """\
-<!-- Written by `python -m electra_tf.config > docs/hparams.md`; do not edit. -->
+<!-- Written by `python3 docs/make_hparams.py > docs/hparams.md`; do not edit. -->
 # Hparams
 
 `--hparams` takes JSON text or a JSON file, `--config` a file or a recipe's name.
@@ -57,13 +58,33 @@ Defaults of the small size; `num_attention_heads` is hidden_size / 64 and
 """
 
 
+def _list(cls: type, without: type | None = None) -> str:
+    """A dataclass's hparams, a line each: name, default, meaning, choices.
+
+    Args:
+        without: a class whose hparams are left out.
+    """
+    left_out = {f.name for f in dataclasses.fields(without)} if without else set()
+    rows = []
+    for field in dataclasses.fields(cls):
+        doc, default = field.metadata["doc"], default_of(field)
+        allowed = field.metadata["allowed"]
+        choices = allowed if isinstance(allowed, tuple) else ()
+        if names := ", ".join(show(choice) for choice in choices):
+            doc += f" Choices: {names}."
+        if field.name not in left_out:
+            text = default if isinstance(default, str) else show(default)
+            rows.append(f"- `{field.name}` (`{text or '-'}`): {doc}")
+    return "\n".join(rows)
+
+
 def _page() -> str:
     def settings(preset: dict[str, Any]) -> str:
         return ", ".join(f"`{name}` {show(value)}" for name, value in preset.items())
 
     return _PAGE.format(
-        common=markdown_list(RunConfig),
-        pretraining=markdown_list(pretraining.PretrainingConfig, RunConfig),
+        common=_list(RunConfig),
+        pretraining=_list(pretraining.PretrainingConfig, RunConfig),
         sizes="\n".join(
             f"- {size}: {settings({**SIZES[size], **preset})}"
             for size, preset in pretraining.SIZE_PRESETS.items()
@@ -73,15 +94,15 @@ def _page() -> str:
             for name, kind in OBJECTIVES.items()
             if kind.presets or kind.needs
         ),
-        original=markdown_list(OriginalHparams),
+        original=_list(OriginalHparams),
         debug=settings(pretraining.DEBUG_PRESET),
-        finetuning=markdown_list(finetuning.FinetuningConfig, RunConfig),
+        finetuning=_list(finetuning.FinetuningConfig, RunConfig),
         long=settings(finetuning.LONG_PRESET),
         qa=settings(finetuning.QA_PRESET),
         chunk=settings(finetuning.CHUNK_PRESET),
         large=settings(finetuning.SIZE_PRESETS["large"]),
         finetuning_debug=settings(finetuning.DEBUG_PRESET),
-        model=markdown_list(ModelConfig),
+        model=_list(ModelConfig),
     )
 
 
