@@ -92,7 +92,9 @@ def anchors(page: str) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)\s]+)\)", TEXTS[page]):
+    targets = re.findall(r"\]\(([^)\s]+)\)", TEXTS[page])
+    targets += re.findall(r'(?:src|srcset)="([^"]+)"', TEXTS[page])
+    for target in targets:
         if target.startswith("http"):
             continue
         name, _, anchor = target.partition("#")

@@ -155,7 +155,6 @@ def _to_kaggle(request: ExportRequest, target: str, content: Path, files) -> str
         target,
         str(content),
         license_name=_KAGGLE_LICENSES.get(license, license),
-        version_notes="Uploaded by electra_tf",
         ignore_patterns=others or None,
     )
     return target

@@ -109,7 +109,7 @@ def test_directory_holds_saved_models_and_the_card(directory):
 def assert_card_describes_run(card):
     for fact in ("for 7 steps", "3,456 tokens", "a.txt, b.txt", "0123abcd", "0.8125"):
         assert fact in card, fact
-    for fact in ('"num_train_steps": 7', "| positions | 40 |", "sequence | 32 |"):
+    for fact in ("- `num_train_steps`: 7", "| positions | 40 |", "sequence | 32 |"):
         assert fact in card, fact
     assert "None" not in card and "Not recorded" not in card
     data = huggingface_hub.ModelCard(card).data

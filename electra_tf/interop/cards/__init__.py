@@ -96,10 +96,10 @@ def _of_run(stored: StoredModel) -> dict[str, str]:
     run = place if place.is_dir() else place.parent
     path = run / "config.json"
     hparams = read_json(path) if path.is_file() else {}
-    settings = {name: hparams[name] for name in _HPARAMS if hparams.get(name)}
+    values = {n: json.dumps(hparams[n]) for n in _HPARAMS if hparams.get(n)}
     known = dict.fromkeys(("data", "evaluation"), _UNKNOWN) | {
         "origin": "Exported with electra_tf.",
-        "training": json.dumps(settings or _UNKNOWN, indent=2),
+        "training": "\n".join(f"- `{n}`: {values[n]}" for n in values) or _UNKNOWN,
     }
     if "gen_weight" not in hparams:  # of another program, or of fine-tuning
         return known
@@ -107,12 +107,8 @@ def _of_run(stored: StoredModel) -> dict[str, str]:
     start = start and f", from the weights of {start}"
     results = results_of(run)
     where = f"step {results.get('global_step', '?')}, {data_of(results)}"
-    numbers, labels = results.get("metrics", {}), results.get("labels", {})
-    rows = [
-        f"| {labels.get(name, name)} | {value:.4f} |"
-        for name, value in numbers.items()
-        if isinstance(value, (int, float))
-    ]
+    labels, numbers = results.get("labels", {}), results.get("metrics", {}).items()
+    rows = [f"| {labels.get(n, n)} | {v:.4f} |" for n, v in numbers if v is not None]
     rows = rows or ["| not evaluated | |"]
     return known | {
         "origin": f"Pre-trained for {stored.step:,} steps with electra_tf{start}.",
