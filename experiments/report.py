@@ -156,7 +156,7 @@ def write(
     atomic_write(stem.with_suffix(".md"), "\n".join(lines) + "\n")
     drawn = stem.with_suffix(".png")
     if fit and any(scores for row in rows for scores in row.scores.values()):
-        shown = [name for name in fit if metrics[name] != "loss"]
+        shown = {name: metrics[name] for name in fit if metrics[name] != "loss"}
         atomic_write(drawn, picture(comparison, rows, shown))
     else:
         drawn.unlink(missing_ok=True)  # of fewer runs, and no part of this table
@@ -205,9 +205,13 @@ def standard_error(scores: Sequence[float]) -> float | None:
 
 
 def picture(
-    comparison: Comparison, rows: Sequence[Row], measures: Sequence[str]
+    comparison: Comparison, rows: Sequence[Row], measures: Mapping[str, str]
 ) -> bytes:
-    """A PNG with a panel for each measure: points, or lines as the paper has them."""
+    """A PNG with a panel for each measure: points, or lines as the paper has them.
+
+    Args:
+      measures: measure -> the metric that it is.
+    """
     count = len(measures)
     columns = min(count, 3)
     size = (1 + 4.5 * columns, 0.6 + 3.6 * math.ceil(count / columns))
@@ -215,10 +219,12 @@ def picture(
     figure.suptitle(comparison.title, fontsize=12)
     has_lines = comparison.x_label and _are_apart(rows)
     draw = _draw_lines if has_lines else _draw_points
-    for number, name in enumerate(measures, start=1):
+    for number, (name, metric) in enumerate(measures.items(), start=1):
         axes = figure.add_subplot(math.ceil(count / columns), columns, number)
         draw(axes, [row for row in rows if row.scores[name]], name)
-        dress(axes, name, comparison.x_label if has_lines else "")
+        dress(axes, name, comparison.x_label if has_lines else metric)
+        if has_lines:
+            axes.set_ylabel(metric, fontsize=9)
     if has_lines:  # One for all panels, beside them: inside it would lie on curves.
         lines = axes.get_legend_handles_labels()
         figure.legend(*lines, loc="outside lower center", ncols=6, frameon=False)
@@ -272,5 +278,6 @@ def _scale_by_doubling(axes, flops: Sequence[float]) -> None:
     axes.set_xscale("log")
     axes.minorticks_off()
     # Budgets that differ by rounding to whole steps are one.
-    ticks = {f"{value:.2g}": value for value in sorted(flops)}
+    powers = {f"{value:.1e}": value for value in sorted(flops)}
+    ticks = {f"${t[:3]}\\cdot10^{{{int(t[4:])}}}$": v for t, v in powers.items()}
     axes.set_xticks(list(ticks.values()), list(ticks), fontsize=8)
