@@ -106,6 +106,23 @@ def test_steps_of_several_recipes(tmp_path):
 
 
 @pytest.mark.thorough
+def test_a_session_on_a_gpu_measures_what_is_missing(tmp_path):
+    """In rehearsal; the first step has a profile."""
+    names = "import gpu_session; print(*[steps.name for steps in gpu_session.PLAN])"
+    listed = subprocess.run(
+        [sys.executable, "-c", names], cwd=BENCHMARKS, capture_output=True, text=True
+    )
+    first, *others = listed.stdout.split()
+    for name in others:
+        (tmp_path / f"{name}.json").touch()
+    text = printed("gpu_session", f"--output-dir={tmp_path}", "--rehearse")
+    assert (tmp_path / "session.md").read_text() == text
+    assert len(cells(text, "mixed_bfloat16, jit on")) == 2
+    assert (tmp_path / f"{first}.json").exists()
+    assert "events of the CPU run" in text
+
+
+@pytest.mark.thorough
 def test_finetuning_step(tmp_path):
     found = tmp_path / "all.json"
     hparams = {k: v for k, v in STEP.items() if k != "generator_hidden_size"}

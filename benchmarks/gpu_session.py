@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All that is to be measured on a GPU, the most important first, in a given time.
+
+    python benchmarks/gpu_session.py --output-dir O --corpus C --pairs blimp.jsonl
+    python benchmarks/gpu_session.py --output-dir O --rehearse
+
+First the steps of pre-training (pretraining_step.py), the first of each shape with two
+lines of its profile; then, with --corpus and --pairs, experiments/run.py blimp --scale
+gpu. O/session.md has what was printed. Repeated, the command goes on where its time was
+over. --rehearse makes tiny steps, on any device.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+from absl import flags
+from measurement import ROOT, in_process
+
+from electra_tf import cli, startup
+
+FLAGS = flags.FLAGS
+cli.define_path("output_dir", None, "What was measured.", required=True)
+cli.define_path("corpus", None, "Of experiments/run.py blimp.")
+cli.define_path("pairs", None, "Of experiments/run.py blimp.")
+flags.DEFINE_float("minutes", 10, "When to stop.", lower_bound=0)
+flags.DEFINE_bool("rehearse", False, "Tiny steps, to see that all of it works.")
+
+OTHERS = "float32,mixed_float16"
+TINY = {
+    "max_seq_length": 16,
+    "vocab_size": 300,
+    "embedding_size": 16,
+    "model_hparam_overrides": {
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "max_position_embeddings": 16,
+    },
+}
+_PRODUCT = re.compile("gemm|xmma|cutlass|cublas|matmul|dot", re.IGNORECASE)
+
+
+class Steps(NamedTuple):
+    """Variants of pretraining_step.py; `profiled` takes a profile of them."""
+
+    model: str
+    batch_size: int
+    length: int
+    precision: str = "mixed_bfloat16"
+    jit: str = "on"
+    profiled: bool = False
+
+    @property
+    def name(self) -> str:
+        """A file name."""
+        return "-".join(map(str, self[:-1])).replace(",", "+")
+
+    def command(self, folder: Path) -> list[str]:
+        """Measures them and writes `name`.json."""
+        hparams: dict = {"max_seq_length": self.length}
+        size = self.batch_size
+        if FLAGS.rehearse:
+            hparams, size = TINY, 2
+        values = {
+            "model": self.model,
+            "batch_size": size,
+            "hparams": json.dumps(hparams),
+            "precision": self.precision,
+            "jit": self.jit,
+            "repeats": 1,
+            "steps": 1 if FLAGS.rehearse else 5,
+            "json": folder / f"{self.name}.json",
+        }
+        if self.profiled:
+            values["profile"] = folder / self.name
+        script = str(ROOT / "benchmarks" / "pretraining_step.py")
+        return [sys.executable, script, *(f"--{k}={v}" for k, v in values.items())]
+
+
+SHAPES = [
+    ("electra_small", 128, 128),
+    ("electra_base", 128, 128),
+    ("electra_base", 64, 512),
+    ("electra_modern_17m", 64, 1024),
+    ("electra_modern_150m", 16, 1024),
+]
+PLAN = [
+    *(Steps(*shape, profiled=True) for shape in SHAPES),
+    *(Steps(*shape, precision=OTHERS) for shape in SHAPES),
+    *(Steps(*shape, f"mixed_bfloat16,{OTHERS}", jit="off") for shape in SHAPES),
+]
+
+
+def main(_):
+    folder, end = Path(FLAGS.output_dir), time.monotonic() + 60 * FLAGS.minutes
+    folder.mkdir(parents=True, exist_ok=True)
+    for steps in PLAN:
+        is_there = (ROOT / "configs" / f"{steps.model}.json").exists()
+        if is_there and not (folder / f"{steps.name}.json").exists():
+            run(steps.command(folder), end, folder)
+            for profile in (folder / steps.name).rglob("*.xplane.pb"):
+                found = in_process(profile_of, str(profile))
+                note(folder, "\n".join(map(str, found.values())))
+    if FLAGS.corpus and FLAGS.pairs:
+        script = str(ROOT / "experiments" / "run.py")
+        command = [sys.executable, script, "blimp", "--scale=gpu", "--seeds=1"]
+        command += [f"--corpus={FLAGS.corpus}", f"--pairs={FLAGS.pairs}"]
+        command.append(f"--output-dir={folder / 'blimp'}")
+        if FLAGS.rehearse:
+            hparams = json.dumps(TINY | {"num_train_steps": 10, "num_warmup_steps": 1})
+            run([*command, "--words=10000", f"--hparams={hparams}"], end, folder)
+        else:
+            run([*command, "--words=10000000"], end, folder)
+
+
+def run(command: list[str], end: float, folder: Path) -> None:
+    """Runs a command, at most until `end`: then it may save what it has."""
+    if time.monotonic() > end:
+        return
+    job = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        printed, _ = job.communicate(timeout=end - time.monotonic())
+    except subprocess.TimeoutExpired:
+        os.killpg(job.pid, signal.SIGTERM)
+        printed, _ = job.communicate()
+    note(folder, printed)
+
+
+def note(folder: Path, text: str) -> None:
+    """Prints a text, and adds it to session.md."""
+    print(text, flush=True)
+    with open(folder / "session.md", "a") as file:
+        file.write(f"{text}\n")
+
+
+def profile_of(path: str) -> dict[str, str]:
+    """Two lines: how much of the time kernels run, and which of them take it."""
+    startup.import_tensorflow()
+    from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
+
+    planes = XSpace.FromString(Path(path).read_bytes()).planes
+    chosen = [p for p in planes if p.name.startswith("/device:GPU")]
+    kernels, times = [], Counter()
+    for plane in chosen or planes:
+        for line in plane.lines:
+            if chosen and not line.name.startswith("Stream"):
+                continue  # derived from the streams
+            for event in line.events:
+                first = line.timestamp_ns * 1000 + event.offset_ps
+                name = plane.event_metadata[event.metadata_id].name
+                kernels.append((first, first + event.duration_ps))
+                kind = "products" if _PRODUCT.search(name) else name
+                times[kind] += event.duration_ps
+    busy, last = 0, min(kernels)[0]
+    for first, end in sorted(kernels):
+        busy += max(0, end - max(first, last))
+        last = max(last, end)
+    share = busy / (last - min(kernels)[0])
+    total = sum(times.values())
+    top = ", ".join(f"{n} {t / total:.0%}" for n, t in times.most_common(6))
+    kind = "kernels of the GPU" if chosen else "events of the CPU"
+    return {
+        "busy": f"profile: {len(kernels)} {kind} run {share:.0%} of the time",
+        "kernels": f"profile: {top}",
+    }
+
+
+if __name__ == "__main__":
+    cli.run(main)
