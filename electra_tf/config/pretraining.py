@@ -38,7 +38,7 @@ from electra_tf.config.objectives import (
     original_of_generator,
     translated,
 )
-from electra_tf.config.run import RunConfig, check_heads, run_directory
+from electra_tf.config.run import RunConfig, run_directory
 from electra_tf.errors import UserError
 from electra_tf.paths import escape
 
@@ -585,9 +585,7 @@ class PretrainingConfig(RunConfig):
         for problem in _problems(self):
             raise UserError(problem)
         if self.uses_generator_config:
-            check_heads(
-                "the generator", self.generator_config(), "generator_hidden_size"
-            )
+            self.generator_config().check("the generator", "generator_hidden_size")
 
 
 def _are_data_sets(data: str | list | dict) -> bool:

@@ -16,15 +16,18 @@ from electra_tf.config.hparams import (
     IDENTITY,
     PLACE,
     SETTING,
+    applicable,
     check,
     defaults,
     identity,
+    idle_fields,
     place,
     read_hparams,
     setting,
+    show,
     values_in_roles,
 )
-from electra_tf.config.model import SIZES, ModelConfig, model_config
+from electra_tf.config.model import BLOCK_HPARAMS, SIZES, ModelConfig, model_config
 from electra_tf.errors import JSON_ERRORS, UserError
 from electra_tf.paths import json_beside, shown
 from electra_tf.storage.files import atomic_write
@@ -185,8 +188,11 @@ class RunConfig(ABC):
             hparams: name -> value, from the user or a file.
             source: where they come from, for the message of a `UserError`.
         """
-        result = check(cls, hparams, source)
-        overrides = result.get("model_hparam_overrides", {})
+        # The block's hparams may stand beside the others, too.
+        of_block = {k: v for k, v in hparams.items() if k in BLOCK_HPARAMS}
+        others = {k: v for k, v in hparams.items() if k not in of_block}
+        result = check(cls, others, source)
+        overrides = of_block | result.get("model_hparam_overrides", {})
         if "vocab_size" in overrides:
             raise UserError(
                 f"vocab_size in the model_hparam_overrides of {source}; set the hparam "
@@ -217,8 +223,15 @@ class RunConfig(ABC):
 
     def _check_together(self) -> None:
         """Raises a UserError for values that are right alone and wrong together."""
-        check_heads("the model", self.model_config(), "model_hparam_overrides")
-        limit = self.model_config().max_position_embeddings
+        shape = self.model_config()
+        shape.check("the model", "model_hparam_overrides")
+        for field, name in idle_fields(ModelConfig, vars(shape)):
+            if (value := getattr(shape, field.name)) != field.default:
+                raise UserError(
+                    f"{field.name} {show(value)} has no effect with {name} "
+                    f"{show(getattr(shape, name))}: leave {field.name} out"
+                )
+        limit = shape.max_length
         if self.max_seq_length > limit:
             raise UserError(
                 f"max_seq_length {self.max_seq_length} exceeds "
@@ -277,6 +290,9 @@ class RunConfig(ABC):
     def identity(self) -> dict[str, Any]:
         """The facts that identify a run: the model's shape and some hparams."""
         shape = values_in_roles(self.model_config(), IDENTITY)
+        shape = applicable(ModelConfig, shape)
+        if self.model_config().block == ModelConfig.block:
+            del shape["block"]  # Runs of earlier versions do not have it.
         return shape | values_in_roles(self, IDENTITY)
 
     def settings(self) -> dict[str, Any]:
@@ -294,15 +310,6 @@ def run_directory(data_dir: str, model_name: str) -> str:
             f"{models}."
         )
     return os.path.join(models, model_name)
-
-
-def check_heads(which: str, shape: ModelConfig, fix: str) -> None:
-    """Raises a UserError for an encoder whose heads do not divide its width."""
-    if shape.hidden_size % shape.num_attention_heads:
-        raise UserError(
-            f"{which} has hidden_size {shape.hidden_size}, which its "
-            f"{shape.num_attention_heads} attention heads do not divide; change {fix}"
-        )
 
 
 def _count_lines(path: str) -> int | None:

@@ -119,4 +119,7 @@ def trial_dir_of(request: ExportRequest) -> Path:
 def task_of(request: ExportRequest, precision: str = "float32") -> FinetunedModel:
     """The task that export_model.py was asked for."""
     folder = trial_dir_of(request)
-    return read_trial(folder, request.what, precision, vocab_file=request.vocab_file)
+    vocab_file = request.vocab_file
+    task = read_trial(folder, request.what, precision, vocab_file=vocab_file)
+    request.check_block(task.config.model_config())
+    return task

@@ -148,7 +148,7 @@ def _use(source: Model, parts: Mapping[str, Servable], facts: Mapping[str, Any])
     return cards.fill(
         "onnx",
         what=what,
-        length=source.shape.max_position_embeddings,
+        length=source.shape.max_length,
         ids=f"[{source.vocab.cls_id}, {source.vocab.sep_id}]",
         more=more,
         meaning=cards.fill(f"onnx: {meaning}") if meaning else "",

@@ -41,7 +41,7 @@ def checked(
     """
     # A signature states its ranks, but callers are not bound to them.
     inputs = [tf.ensure_shape(x, [None, None]) for x in (ids, mask, type_ids)]
-    (rows, length), most = tf.unstack(tf.shape(ids)), shape.max_position_embeddings
+    (rows, length), most = tf.unstack(tf.shape(ids)), shape.max_length
     found = [
         require(
             (length >= 1) & (length <= most),

@@ -189,8 +189,8 @@ def freeze(model: FinetuningModel, layers: int) -> None:
 
     They get no gradient, no decay and no slots of the optimizer. Dropout stays.
     """
-    frozen = ("electra/embeddings/", "electra/embeddings_project/")
-    frozen += tuple(f"electra/encoder/layer_{layer}/" for layer in range(layers))
+    frozen = [f"electra/encoder/layer_{layer}/" for layer in range(layers)]
+    frozen = "electra/embeddings", *frozen
     for variable in model.variables:
         if variable.path.startswith(frozen):
             variable.trainable = False

@@ -148,6 +148,9 @@ def resolve(
     usual = vocabulary_of(*place)
     known = hparams_of(source, explicit, usual, console.log)
     config = FinetuningConfig.from_hparams(*place, explicit, None, known)
+    length, trained = config.max_seq_length, source.known.get("max_seq_length")
+    if trained and length > trained and not config.model_config().kind.has_tables:
+        console.log(f"Note: max_seq_length {length} is beyond training ({trained}).")
     if source.vocab_file is None:
         source = dataclasses.replace(source, vocab_file=config.vocab_file)
     return config, source

@@ -83,7 +83,7 @@ def _predictor(folder: Path, config: Mapping[str, Any]) -> FinetunedModel:
     columns = settings.get("columns") or [("text", "text_b"), ("text",)]
     is_v2 = settings.get("has_impossible", True)
     length = huggingface.max_length(folder, network.shape) or _LONGEST
-    length = min(length, _LONGEST, network.shape.max_position_embeddings)
+    length = min(length, _LONGEST, network.shape.max_length)
     description = {"type": kind, "scheme": "plain", "has_impossible": is_v2}
     hparams = {
         "task_names": [kind],

@@ -26,7 +26,7 @@ from electra_tf import startup
 from electra_tf.config import objectives
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.hparams import IDENTITY, names_in_roles
-from electra_tf.config.model import SIZES, ModelConfig, model_config
+from electra_tf.config.model import BLOCKS, SIZES, ModelConfig, model_config
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import Log, silent
 from electra_tf.errors import UserError
@@ -63,6 +63,7 @@ OF_IDENTITY = {
 SHAPE = ["embedding_size", *names_in_roles(ModelConfig, IDENTITY)]
 SHAPE.remove("vocab_size")
 _OVERRIDES = "model_hparam_overrides"
+_FINAL_NORM = "final_LayerNorm/gamma"  # of an encoder that is pre-norm
 WORDS = f"{objectives.ENCODER}/embeddings/word_embeddings"
 # The generator's sizes are fractions of these.
 _FRACTIONS = {
@@ -508,6 +509,20 @@ def _depth(shapes: Shapes, scope: str) -> int:
     return len({name.split("/")[2] for name in shapes if name.startswith(start)})
 
 
+def _block_of(shapes: Shapes) -> dict[str, Any]:
+    """The kind of block, and the sizes of its tables; KeyError if it is neither."""
+    if any(name.endswith(f"/{_FINAL_NORM}") for name in shapes):
+        [block] = (name for name, kind in BLOCKS.items() if kind.is_pre_norm)
+        return {"block": block}
+    positions = shapes["electra/embeddings/position_embeddings"][0]
+    return {
+        "block": ModelConfig.block,
+        "max_seq_length": positions,
+        "max_position_embeddings": positions,
+        "type_vocab_size": shapes["electra/embeddings/token_type_embeddings"][0],
+    }
+
+
 def fields_of_shapes(shapes: Shapes, origin: str) -> dict[str, Any]:
     """Fields that the weights of an ELECTRA model show.
 
@@ -524,8 +539,7 @@ def fields_of_shapes(shapes: Shapes, origin: str) -> dict[str, Any]:
     try:
         vocab_size, embedding_size = shapes[WORDS]
         hidden, intermediate = shapes[kernel]
-        positions = shapes["electra/embeddings/position_embeddings"][0]
-        types = shapes["electra/embeddings/token_type_embeddings"][0]
+        found = _block_of(shapes)
     except (KeyError, ValueError):
         names = [name for name in sorted(shapes) if "/" in name]
         first = f"its first name is {names[0]}" if names else "it holds no weights"
@@ -534,15 +548,12 @@ def fields_of_shapes(shapes: Shapes, origin: str) -> dict[str, Any]:
             "encoder under electra/ with word, position and segment embeddings."
         ) from None
     layers = _depth(shapes, main)
-    found = {
+    found |= {
         "vocab_size": vocab_size,
         "embedding_size": embedding_size,
-        "max_seq_length": positions,
         "hidden_size": hidden,
         "intermediate_size": intermediate,
         "num_hidden_layers": layers,
-        "max_position_embeddings": positions,
-        "type_vocab_size": types,
         "objective": objectives.by_weights(scopes, generator, bool(has_main)),
         "generator": generator,
     }

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from electra_tf.config.hparams import check
+from electra_tf.config.hparams import applicable, check
 from electra_tf.config.model import ModelConfig
 from electra_tf.console import Log
 from electra_tf.errors import UserError
@@ -65,7 +65,9 @@ def check_representable(network: Network, origin: str) -> None:
 
 def config_of(network: Network, vocab: Vocabulary, max_length: int) -> dict[str, Any]:
     """The keys of config.json that are this family's own."""
-    return dataclasses.asdict(network.shape) | {
+    shape = applicable(ModelConfig, dataclasses.asdict(network.shape))
+    del shape["block"]
+    return shape | {
         "hidden_act": theirs(network.shape.hidden_act),
         "embedding_size": network.embedding_size,
         "layer_norm_eps": ALWAYS["layer_norm_eps"],

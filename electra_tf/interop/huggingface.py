@@ -165,7 +165,7 @@ def _write_network(
         save_file(theirs, folder / WEIGHTS, metadata={"format": "pt"})
     except SafetensorError as error:
         raise OSError(None, str(error)) from error
-    limit = stored.trained_length or network.shape.max_position_embeddings
+    limit = stored.trained_length or network.shape.max_length
     config = config_of(network, stored.vocab, limit)
     _write_json(folder / CONFIG, dict(sorted(config.items())))
     tokenizer = stored.vocab, stored.tokenizer_config
@@ -531,7 +531,7 @@ def max_length(folder: Path, shape: ModelConfig) -> int | None:
     Other programs write the number of positions, or a very large one.
     """
     length = _json_of(folder / TOKENIZER_CONFIG).get("model_max_length")
-    is_known = isinstance(length, int) and length < shape.max_position_embeddings
+    is_known = isinstance(length, int) and length < shape.max_length
     return length if is_known and length >= SHORTEST else None
 
 

@@ -68,7 +68,7 @@ def words_tokenized_otherwise(
 
 def fixed_batch(shape: ModelConfig, pad_id: int) -> dict[str, np.ndarray]:
     """Four rows of ids with padding and two segments, int32 [4, L], L at most 32."""
-    length = min(shape.max_position_embeddings, 32)
+    length = min(shape.max_length, 32)
     rng = np.random.default_rng(6)
     ids = rng.integers(0, shape.vocab_size, (4, length)).astype(np.int32)
     real = np.linspace(length, max(3, length // 3), 4).astype(int)[:, None]

@@ -9,10 +9,30 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from electra_tf.model.dropout import dropout
 from electra_tf.model.layers import softmax
+
+# Added to the attention scores of hidden positions. Finite, as in the original: a query
+# without visible keys attends to all of them.
+MASKED_SCORE = -10000.0
+
+DIRECTIONS = ("bidirectional", "ltr", "rtl")
+
+
+def attention_bias(input_mask: tf.Tensor, direction: str) -> tf.Tensor:
+    """The bias of attention scores: [B, 1, 1, L], or [B, 1, L, L] for one direction.
+
+    With "ltr" a position attends to itself and earlier ones, with "rtl" to later ones.
+    """
+    visible = tf.cast(input_mask, tf.float32)[:, None, None, :]
+    if direction != "bidirectional":
+        length = input_mask.shape[1] or tf.shape(input_mask)[1]
+        keep = (-1, 0) if direction == "ltr" else (0, -1)
+        visible *= tf.linalg.band_part(tf.ones([length, length]), *keep)
+    return (1.0 - visible) * MASKED_SCORE
 
 
 @tf.custom_gradient
@@ -53,6 +73,100 @@ def attend(
         return _attend_in_chunks(query, key, value, score_bias, rate, seed, chunk_size)
     probs = dropout(probabilities(query, key, score_bias), rate, seed)
     return tf.matmul(probs, value)
+
+
+def attend_locally(
+    query: tf.Tensor,
+    key: tf.Tensor,
+    value: tf.Tensor,
+    score_bias: tf.Tensor,
+    reach: int,
+    direction: str,
+    rate: float,
+    seed: tf.Tensor | None,
+) -> tf.Tensor:
+    """`attend` to the positions at most `reach` away; its cost is linear in the length.
+
+    Queries are in groups of `reach`, which attend to the keys of their own group and of
+    its neighbours. Sequences of at most three groups attend with a mask.
+    """
+    # One row has the padding alone.
+    padding = score_bias[:, :, -1:] if direction == "ltr" else score_bias[:, :, :1]
+    heads, length = query.shape[1], _length(query)
+    if isinstance(length, int) and length <= 3 * reach:
+        apart = np.arange(length) - np.arange(length)[:, None]
+        bias = padding + _local_bias(apart, reach, direction)
+        return attend(query, key, value, bias, rate, seed)
+    count = -(-length // reach)
+
+    def groups(x):  # [B, heads, groups, reach, head]
+        x = _with_rows(x, count * reach)
+        return tf.reshape(x, [-1, x.shape[1], count, reach, x.shape[3]])
+
+    def near(x):  # [B, heads, groups, 3 reach, head]
+        x = groups(x)
+        found = tf.stack([roll(x, 1, 2), x, roll(x, -1, 2)], axis=3)
+        return tf.reshape(found, [-1, x.shape[1], count, 3 * reach, x.shape[4]])
+
+    apart = np.arange(3 * reach) - np.arange(reach, 2 * reach)[:, None]
+    place = tf.range(-1, count - 1)[:, None] * reach + tf.range(3 * reach)
+    outside = tf.cast((place < 0) | (place >= length), tf.float32) * MASKED_SCORE
+    bias = tf.squeeze(near(padding[:, :, 0, :, None]), -1) + outside
+    bias = bias[:, :, :, None] + _local_bias(apart, reach, direction)
+    context = attend(groups(query), near(key), near(value), bias, rate, seed)
+    context = tf.reshape(context, [-1, heads, count * reach, query.shape[3]])
+    return _with_rows(context, length)
+
+
+def _local_bias(apart: np.ndarray, reach: int, direction: str) -> np.ndarray:
+    """The bias by the distance from query to key, float32."""
+    visible = np.abs(apart) <= reach
+    if direction != "bidirectional":
+        visible &= apart <= 0 if direction == "ltr" else apart >= 0
+    return np.where(visible, 0.0, MASKED_SCORE).astype(np.float32)
+
+
+def roll(x: tf.Tensor, shift: int, axis: int) -> tf.Tensor:
+    """tf.roll, with a gradient of its own for the reason of `swap_heads`."""
+
+    @tf.custom_gradient
+    def run(x):
+        return tf.roll(x, shift, axis), lambda dy: tf.roll(dy, -shift, axis)
+
+    return run(x)
+
+
+def _with_rows(x: tf.Tensor, rows: int | tf.Tensor) -> tf.Tensor:
+    """The first `rows` of [B, heads, L, n], zeros behind the last; see `swap_heads`."""
+
+    def resized(x, rows):
+        missing = tf.maximum(rows - _length(x), 0)
+        return tf.pad(x, [[0, 0], [0, 0], [0, missing], [0, 0]])[:, :, :rows]
+
+    @tf.custom_gradient
+    def run(x):
+        return resized(x, rows), lambda dy: resized(dy, _length(x))
+
+    return run(x)
+
+
+def _length(x: tf.Tensor) -> int | tf.Tensor:
+    return x.shape[2] or tf.shape(x)[2]
+
+
+def rotated(x: tf.Tensor, theta: float) -> tf.Tensor:
+    """Rotary positions over whole heads: [B, heads, L, head] of the same type.
+
+    Of each pair, one number is in the first half of a head, one in the second.
+    """
+    half = x.shape[3] // 2
+    frequency = theta ** (-np.arange(half, dtype=np.float32) / half)
+    place = tf.cast(tf.range(_length(x)), tf.float32)
+    angle = place[:, None] * frequency  # [L, head / 2]
+    cos, sin = tf.cos(angle), tf.sin(angle)
+    y = tf.cast(x, tf.float32)
+    turned = roll(y, half, 3) * tf.concat([-sin, sin], axis=1)
+    return tf.cast(y * tf.concat([cos, cos], axis=1) + turned, x.dtype)
 
 
 class _Chunks(NamedTuple):

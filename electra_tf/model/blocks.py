@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BERT's transformer layer, with names as in the original program.
+"""What encoder blocks have in common, and BERT's, named as in the original program.
 
 Activations are matrices [B * L, H]: one plain matrix product per dense layer.
 
@@ -21,7 +21,7 @@ from electra_tf.model.layers import Dense, LayerNorm, activation, initializer
 
 
 class Scope(keras.layers.Layer):
-    """Layers under a common name; each is as wide as the previous one's output."""
+    """Layers under a common name; a layer norm is as wide as the output before it."""
 
     def __init__(self, name: str, dtype, **layers: keras.layers.Layer):
         super().__init__(name=name, dtype=dtype, autocast=False)
@@ -29,62 +29,93 @@ class Scope(keras.layers.Layer):
             setattr(self, attribute, layer)
 
     def build(self, input_shape):
+        shape = input_shape
         for layer in self._layers:
-            layer.build(input_shape)
-            input_shape = None, getattr(layer, "units", input_shape[-1])
+            layer.build(shape if isinstance(layer, LayerNorm) else input_shape)
+            shape = None, getattr(layer, "units", shape[-1])
 
 
-class BertBlock(keras.layers.Layer):
+class Block(keras.layers.Layer):
+    """A layer of the encoder; the contract of all kinds, and their dense layers.
+
+    What must be known of a kind before TensorFlow is imported is its row in
+    config/model.py. `build` takes no shape, `call` what `BertBlock.call` does.
+
+    Attributes:
+      variant: blocks of one encoder with an equal one differ in their weights only.
+
+    Args:
+      config: the shape of the encoder.
+      index: of the layer, from 0.
+      direction: of the encoder; `score_bias` has it as well.
+    """
+
+    variant: tuple = ()
+
+    def __init__(
+        self, config: ModelConfig, index: int, direction="bidirectional", dtype=None
+    ):
+        super().__init__(name=f"layer_{index}", dtype=dtype, autocast=False)
+        self.config = config
+        self.direction = direction
+        self.head_size = config.hidden_size // config.num_attention_heads
+        self.activation = activation(config.hidden_act)
+
+    def _scope(self, name: str, **layers: keras.layers.Layer) -> Scope:
+        return Scope(name, self.dtype_policy, **layers)
+
+    def _norm(self) -> LayerNorm:
+        return LayerNorm(self.config.kind, dtype=self.dtype_policy)
+
+    def _dense(
+        self, name: str = "dense", units: int | None = None, stddev: float | None = None
+    ) -> Dense:
+        return Dense(
+            units or self.config.hidden_size,
+            name=name,
+            dtype=self.dtype_policy,
+            use_bias=self.config.kind.has_biases,
+            kernel_initializer=initializer(stddev or self.config.initializer_range),
+        )
+
+    def _self_attention(self) -> Scope:
+        names = "query", "key", "value"
+        return self._scope("self", **{name: self._dense(name) for name in names})
+
+    def _heads(self, projection, x: tf.Tensor, length, scale=None) -> tf.Tensor:
+        """The output of a dense layer for `x` [B * L, H]: [B, heads, L, head]."""
+        heads = [self.config.num_attention_heads, self.head_size]
+        if not target.is_for_tpu():
+            x = projection(x) if scale is None else projection(x) * scale
+            return swap_heads(tf.reshape(x, [-1, length, *heads]))
+        width = x.shape[-1]
+        kernel, *biases = (tf.cast(v.value, x.dtype) for v in projection.weights)
+        x = tf.reshape(x, [-1, length, width])
+        x = tf.einsum("blw,whd->bhld", x, tf.reshape(kernel, [width, *heads]))
+        for bias in biases:
+            x += tf.reshape(bias, [heads[0], 1, heads[1]])
+        return x if scale is None else x * scale
+
+
+class BertBlock(Block):
     """Self-attention and feed-forward, each followed by a layer norm (post-norm).
 
     On TPUs attention is [B, heads, L, head] up to the layer norm. With plain matrix
     products, they spend a seventh of a step on copying queries, keys, values and
     gradients to another layout.
-
-    Attributes:
-      variant: blocks with an equal one differ in their weights only.
-
-    Args:
-      config: the shape of the encoder.
-      index: of the layer, from 0.
     """
 
-    variant = ()
-
-    def __init__(self, config: ModelConfig, index: int, dtype=None):
-        super().__init__(name=f"layer_{index}", dtype=dtype, autocast=False)
-        self.config = config
-        self.head_size = config.hidden_size // config.num_attention_heads
-        self.activation = activation(config.hidden_act)
-        self.attention = self._scope(
-            "attention",
-            self_attention=self._scope(
-                "self",
-                **{name: self._dense(name) for name in ("query", "key", "value")},
-            ),
-            output_layer=self._residual(),
-        )
-        wide = self._dense(units=config.intermediate_size)
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        own = {"self_attention": self._self_attention()}
+        own["output_layer"] = self._residual()
+        self.attention = self._scope("attention", **own)
+        wide = self._dense(units=self.config.intermediate_size)
         self.intermediate = self._scope("intermediate", dense=wide)
         self.output_layer = self._residual()
 
-    def _scope(self, name: str, **layers: keras.layers.Layer) -> Scope:
-        return Scope(name, self.dtype_policy, **layers)
-
-    def _dense(self, name: str = "dense", units: int | None = None) -> Dense:
-        return Dense(
-            units or self.config.hidden_size,
-            name=name,
-            dtype=self.dtype_policy,
-            kernel_initializer=initializer(self.config.initializer_range),
-        )
-
     def _residual(self) -> Scope:
-        norm = {
-            "dense": self._dense(),
-            "layer_norm": LayerNorm(dtype=self.dtype_policy),
-        }
-        return self._scope("output", **norm)
+        return self._scope("output", dense=self._dense(), layer_norm=self._norm())
 
     def build(self, input_shape=None):
         width = self.config.hidden_size
@@ -140,19 +171,6 @@ class BertBlock(keras.layers.Layer):
         own = self.attention.self_attention
         query = self._heads(own.query, x, length, scale)
         return [query, *(self._heads(d, x, length) for d in (own.key, own.value))]
-
-    def _heads(self, projection, x: tf.Tensor, length, scale=None) -> tf.Tensor:
-        """The output of a dense layer for `x` [B * L, H]: [B, heads, L, head]."""
-        heads = [self.config.num_attention_heads, self.head_size]
-        if not target.is_for_tpu():
-            x = projection(x) if scale is None else projection(x) * scale
-            return swap_heads(tf.reshape(x, [-1, length, *heads]))
-        width = x.shape[-1]
-        kernel, bias = (tf.cast(v.value, x.dtype) for v in projection.weights)
-        x = tf.reshape(x, [-1, length, width])
-        x = tf.einsum("blw,whd->bhld", x, tf.reshape(kernel, [width, *heads]))
-        x += tf.reshape(bias, [heads[0], 1, heads[1]])
-        return x if scale is None else x * scale
 
     def _add(
         self, own: Scope, x: tf.Tensor, skip: tf.Tensor, seed: tf.Tensor | None

@@ -12,22 +12,18 @@ activations are matrices [B * L, H]: one plain matrix product per dense layer.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from typing import NamedTuple
 
 import keras
 import tensorflow as tf
 
-from electra_tf.config.model import ModelConfig
+from electra_tf.config.model import BlockKind, ModelConfig
 from electra_tf.errors import UserError
-from electra_tf.model.blocks import BertBlock
+from electra_tf.model.attention import DIRECTIONS, attention_bias
+from electra_tf.model.blocks import Block
 from electra_tf.model.dropout import dropout, fold_in, tag_words
 from electra_tf.model.layers import LayerNorm, initializer
-
-# Added to the attention scores of hidden positions. Finite, as in the original: a query
-# without visible keys attends to all of them.
-MASKED_SCORE = -10000.0
-
-DIRECTIONS = ("bidirectional", "ltr", "rtl")
 
 
 class EncoderOutput(NamedTuple):
@@ -39,7 +35,10 @@ class EncoderOutput(NamedTuple):
 
 
 class Embeddings(keras.layers.Layer):
-    """Sum of word, segment and position embeddings, normalised: [B, L] -> [B, L, E]."""
+    """Sum of word, segment and position embeddings, normalised: [B, L] -> [B, L, E].
+
+    Without the latter two (`BlockKind.has_tables`): the word embeddings as they are.
+    """
 
     def __init__(
         self, config: ModelConfig, embedding_size: int, name="embeddings", **kwargs
@@ -47,10 +46,13 @@ class Embeddings(keras.layers.Layer):
         super().__init__(name=name, autocast=False, **kwargs)
         self.config = config
         self.embedding_size = embedding_size
-        self.layer_norm = LayerNorm(dtype=self.dtype_policy)
+        if config.kind.has_tables:
+            self.layer_norm = LayerNorm(dtype=self.dtype_policy)
 
     def build(self, input_shape=None):
         self.word_embeddings = self._add("word_embeddings", self.config.vocab_size)
+        if not self.config.kind.has_tables:
+            return
         self.token_type_embeddings = self._add(
             "token_type_embeddings", self.config.type_vocab_size
         )
@@ -82,6 +84,8 @@ class Embeddings(keras.layers.Layer):
     ) -> tf.Tensor:
         length = tf.shape(input_ids)[1]
         words = self.rows("word_embeddings", input_ids)
+        if not self.config.kind.has_tables:
+            return tf.cast(words, self.compute_dtype)
         segments = self.rows("token_type_embeddings", segment_ids)
         positions = self.table("position_embeddings")[:length]
         embedded = self.layer_norm(words + segments + positions)  # [B, L, E]
@@ -129,19 +133,6 @@ class DisentangledEmbeddings(Embeddings):
         )
 
 
-def attention_bias(input_mask: tf.Tensor, direction: str) -> tf.Tensor:
-    """The bias of attention scores: [B, 1, 1, L], or [B, 1, L, L] for one direction.
-
-    With "ltr" a position attends to itself and earlier ones, with "rtl" to later ones.
-    """
-    visible = tf.cast(input_mask, tf.float32)[:, None, None, :]
-    if direction != "bidirectional":
-        length = input_mask.shape[1] or tf.shape(input_mask)[1]
-        keep = (-1, 0) if direction == "ltr" else (0, -1)
-        visible *= tf.linalg.band_part(tf.ones([length, length]), *keep)
-    return (1.0 - visible) * MASKED_SCORE
-
-
 class Encoder(keras.layers.Layer):
     """A stack of transformer layers over [B, L, H], attending in one or two directions.
 
@@ -162,8 +153,9 @@ class Encoder(keras.layers.Layer):
             )
         self.hidden_size = width
         self.direction = direction
+        block = block_class(config.kind)
         self.transformer_layers = [
-            BertBlock(config, i, dtype=self.dtype_policy)
+            block(config, i, direction, dtype=self.dtype_policy)
             for i in range(config.num_hidden_layers)
         ]
         # As an attribute, SavedModels would contain its traces.
@@ -245,8 +237,17 @@ class TextEncoder(keras.layers.Layer):
         self.embeddings_project = None
         if embedding_size != config.hidden_size:
             self.embeddings_project = keras.layers.Dense(
-                config.hidden_size, name="embeddings_project", dtype=self.dtype_policy
+                config.hidden_size,
+                use_bias=config.kind.has_biases,
+                name="embeddings_project",
+                dtype=self.dtype_policy,
             )
+        self.norms = []  # of the stack's input and output
+        if config.kind.is_pre_norm and config.num_hidden_layers:
+            self.norms = [
+                LayerNorm(config.kind, f"{name}_LayerNorm", dtype=self.dtype_policy)
+                for name in ("embeddings", "final")
+            ]
         self.encoder = Encoder(config, direction, dtype=self.dtype_policy)
 
     def build(self, input_shape=None):
@@ -254,6 +255,8 @@ class TextEncoder(keras.layers.Layer):
             self.embeddings.build(None)
         if self.embeddings_project is not None:
             self.embeddings_project.build((None, self.embedding_size))
+        for norm in self.norms:
+            norm.build((None, self.hidden_size))
         self.encoder.build(None)
 
     def call(
@@ -291,7 +294,13 @@ class TextEncoder(keras.layers.Layer):
             flat = tf.reshape(embedded, [-1, self.embedding_size])
             flat = self.embeddings_project(flat)
             embedded = tf.reshape(flat, [shape[0], shape[1], self.hidden_size])
+        if self.norms:
+            embedded = self.norms[0](embedded)
+            rate = self.config.hidden_dropout_prob
+            embedded = dropout(embedded, rate, fold_in(seed, 0))
         outputs = self.encoder(embedded, input_mask, fold_in(seed, 1))
+        if self.norms:
+            outputs[-1] = self.norms[1](outputs[-1])
         return EncoderOutput(outputs[-1] if outputs else embedded, outputs, embedded)
 
     def get_config(self):
@@ -313,3 +322,9 @@ class TextEncoder(keras.layers.Layer):
         if shared["class_name"] != "Embeddings":
             raise ValueError("Its table is a residual, which the file does not have.")
         return cls(**config)
+
+
+def block_class(kind: BlockKind) -> type[Block]:
+    """The class of a row of `config.model.BLOCKS`."""
+    module, _, name = kind.implementation.partition(":")
+    return getattr(importlib.import_module(f"electra_tf.model.{module}"), name)

@@ -14,6 +14,8 @@ in a chunk.
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 import tensorflow as tf
 
@@ -29,29 +31,43 @@ _ROWS = 1024
 
 
 class DiscriminatorPredictions(keras.layers.Layer):
-    """Two dense layers that give each hidden state a score: [B, L, H] -> [B, L]."""
+    """Two dense layers that give each hidden state a score: [B, L, H] -> [B, L].
+
+    On blocks that are pre-norm with a layer norm between them.
+    """
 
     def __init__(self, config: ModelConfig, name: str = DISCRIMINATOR_HEAD, **kwargs):
         super().__init__(name=name, autocast=False, **kwargs)
-        self.hidden_size = config.hidden_size
+        self.hidden_size, kind = config.hidden_size, config.kind
         self.activation = activation(config.hidden_act)
         self.dense = keras.layers.Dense(
             config.hidden_size,
             name="dense",
+            use_bias=kind.has_biases,
             dtype=self.dtype_policy,
-            kernel_initializer=initializer(config.initializer_range),
+            kernel_initializer=initializer(config.output_range),
         )
         # Glorot-uniform, as in the original, which names no initializer here.
-        self.dense_1 = keras.layers.Dense(1, name="dense_1", dtype=self.dtype_policy)
+        start: Any = "glorot_uniform"
+        self.layer_norm = None
+        if kind.is_pre_norm:
+            self.layer_norm = LayerNorm(kind, dtype=self.dtype_policy)
+            start = initializer(config.hidden_size**-0.5)
+        self.dense_1 = keras.layers.Dense(
+            1, name="dense_1", dtype=self.dtype_policy, kernel_initializer=start
+        )
 
     def build(self, input_shape=None):
-        self.dense.build((None, self.hidden_size))
-        self.dense_1.build((None, self.hidden_size))
+        for layer in self._layers:
+            layer.build((None, self.hidden_size))
 
     def call(self, hidden: tf.Tensor) -> tf.Tensor:
         """Logits of "replaced", float32 [B, L]."""
         flat = tf.reshape(hidden, [-1, self.hidden_size])
-        logits = self.dense_1(self.activation(self.dense(flat)))
+        flat = self.activation(self.dense(flat))
+        if self.layer_norm is not None:
+            flat = self.layer_norm(flat)
+        logits = self.dense_1(flat)
         return tf.cast(tf.reshape(logits, tf.shape(hidden)[:-1]), tf.float32)
 
 
@@ -80,10 +96,11 @@ class MaskedLMHead(keras.layers.Layer):
         self.dense = keras.layers.Dense(
             embedding_size,
             name="dense",
+            use_bias=config.kind.has_biases,
             dtype=self.dtype_policy,
-            kernel_initializer=initializer(config.initializer_range),
+            kernel_initializer=initializer(config.output_range),
         )
-        self.layer_norm = LayerNorm(dtype=self.dtype_policy)
+        self.layer_norm = LayerNorm(config.kind, dtype=self.dtype_policy)
         self.build((None, hidden_size or config.hidden_size))
 
     def build(self, input_shape):

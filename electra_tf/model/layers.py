@@ -12,9 +12,8 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
+from electra_tf.config.model import BLOCKS, BlockKind
 from electra_tf.model import target
-
-LAYER_NORM_EPSILON = 1e-12
 
 
 def gelu(x: tf.Tensor) -> tf.Tensor:
@@ -83,56 +82,73 @@ def gather_positions(sequence: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
 class LayerNorm(keras.layers.Layer):
     """Layer normalisation over the last axis, with gain `gamma` and bias `beta`.
 
-    Biased variance, epsilon 1e-12; computed in float32 for all compute types.
+    Biased variance; computed in float32 for all compute types.
+
+    Args:
+      kind: of the blocks; decides epsilon, and whether there is a bias.
     """
 
-    def __init__(self, name: str = "LayerNorm", **kwargs):
+    def __init__(
+        self, kind: BlockKind = BLOCKS["bert"], name: str = "LayerNorm", **kwargs
+    ):
         super().__init__(name=name, autocast=False, **kwargs)
+        self.kind = kind
 
     def build(self, input_shape):
         # autocast=False: Keras would cast them to the compute type.
-        self.beta = self.add_weight(
-            name="beta", shape=input_shape[-1:], initializer="zeros", autocast=False
-        )
+        self.beta = None
+        if self.kind.has_biases:
+            self.beta = self.add_weight(
+                name="beta", shape=input_shape[-1:], initializer="zeros", autocast=False
+            )
         self.gamma = self.add_weight(
             name="gamma", shape=input_shape[-1:], initializer="ones", autocast=False
         )
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
+        epsilon, beta = self.kind.norm_epsilon, self.beta
         if target.is_for_tpu():
-            return _normalized(x, self.gamma.value, self.beta.value)
+            gamma = self.gamma.value
+            shift = tf.zeros_like(gamma) if beta is None else beta.value
+            return _normalized(x, gamma, shift, epsilon)
         y = tf.cast(x, tf.float32)
         centered = y - tf.reduce_mean(y, axis=-1, keepdims=True)
         variance = tf.reduce_mean(tf.square(centered), axis=-1, keepdims=True)
-        scale = tf.math.rsqrt(variance + LAYER_NORM_EPSILON)
-        return tf.cast(centered * scale * self.gamma + self.beta, x.dtype)
+        y = centered * tf.math.rsqrt(variance + epsilon) * self.gamma
+        return tf.cast(y if beta is None else y + beta, x.dtype)
 
 
-@tf.custom_gradient
-def _normalized(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor):
+def _normalized(
+    x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float
+) -> tf.Tensor:
     """LayerNorm in one pass over `x`, and its gradient in two.
 
     In LayerNorm each sum waits for the previous one, which takes a pass for each.
     Memory traffic limits the speed of a TPU.
     """
-    y = tf.cast(x, tf.float32)
-    mean = tf.reduce_mean(y, axis=-1, keepdims=True)
-    square = tf.reduce_mean(tf.square(y), axis=-1, keepdims=True)
-    variance = tf.maximum(square - tf.square(mean), 0.0)
-    scale = tf.math.rsqrt(variance + LAYER_NORM_EPSILON)
 
-    def gradient(dy):
-        dy = tf.cast(dy, tf.float32)
-        normal = (tf.cast(x, tf.float32) - mean) * scale
-        rows = list(range(x.shape.rank - 1))
-        scaled = dy * gamma
-        along = tf.reduce_mean(scaled * normal, axis=-1, keepdims=True)
-        level = tf.reduce_mean(scaled, axis=-1, keepdims=True)
-        dx = (scaled - level - normal * along) * scale
-        d_gamma = tf.reduce_sum(dy * normal, rows)
-        return tf.cast(dx, x.dtype), d_gamma, tf.reduce_sum(dy, rows)
+    @tf.custom_gradient
+    def run(x, gamma, beta):
+        y = tf.cast(x, tf.float32)
+        mean = tf.reduce_mean(y, axis=-1, keepdims=True)
+        square = tf.reduce_mean(tf.square(y), axis=-1, keepdims=True)
+        variance = tf.maximum(square - tf.square(mean), 0.0)
+        scale = tf.math.rsqrt(variance + epsilon)
 
-    return tf.cast((y - mean) * scale * gamma + beta, x.dtype), gradient
+        def gradient(dy):
+            dy = tf.cast(dy, tf.float32)
+            normal = (tf.cast(x, tf.float32) - mean) * scale
+            rows = list(range(x.shape.rank - 1))
+            scaled = dy * gamma
+            along = tf.reduce_mean(scaled * normal, axis=-1, keepdims=True)
+            level = tf.reduce_mean(scaled, axis=-1, keepdims=True)
+            dx = (scaled - level - normal * along) * scale
+            d_gamma = tf.reduce_sum(dy * normal, rows)
+            return tf.cast(dx, x.dtype), d_gamma, tf.reduce_sum(dy, rows)
+
+        return tf.cast((y - mean) * scale * gamma + beta, x.dtype), gradient
+
+    return run(x, gamma, beta)
 
 
 class Dense(keras.layers.Dense):
@@ -145,4 +161,5 @@ class Dense(keras.layers.Dense):
     def call(self, x: tf.Tensor) -> tf.Tensor:
         if not target.compiled_for():
             return super().call(x)
-        return tf.matmul(x, self.kernel) + tf.convert_to_tensor(self.bias)
+        x = tf.matmul(x, self.kernel)
+        return x if self.bias is None else x + tf.convert_to_tensor(self.bias)

@@ -12,6 +12,7 @@ the forward pass, and looking up an embedding as a product with a one-hot vector
 
 import dataclasses
 
+from electra_tf.config.model import BLOCKS, BlockKind
 from electra_tf.config.objectives import (
     DISCRIMINATOR_HEAD,
     GENERATOR,
@@ -49,6 +50,9 @@ class TransformerHparams:
     output_frac: float = OUTPUT_FRAC  # share of positions with an output softmax
     sparse_embed_lookup: bool = False  # look embeddings up instead of multiplying
     decoder: bool = False  # attend to an encoder as well
+    kind: BlockKind = BLOCKS["bert"]
+    window: int | None = None  # of layers that attend locally; None: there are none
+    global_every: int = 1  # every n-th does not
 
     def __post_init__(self):
         derived = {"e": self.h, "i": 4 * self.h, "heads": max(self.h // 64, 1)}
@@ -61,13 +65,19 @@ class TransformerHparams:
         """Width of the keys, queries and values, all heads together."""
         return self.h if self.head_size is None else self.head_size * self.heads
 
-    def get_block_flops(self) -> float:
-        """One layer, forward."""
+    def get_block_flops(self, keys: int | None = None) -> float:
+        """One layer, forward; each position attends to `keys` of them, None: to all."""
         h, i, s, kqv = self.h, self.i, self.s, self.kqv
-        projections = 3 * (2 * h * kqv + kqv)
+        keys = s if keys is None else min(s, keys)
         per_score = SOFTMAX_FLOPS + DROPOUT_FLOPS + 1  # 1: divide by sqrt(d)
-        scores = 2 * kqv * s + per_score * s * self.heads
-        values = 2 * h * s
+        scores = 2 * kqv * keys + per_score * keys * self.heads
+        values = 2 * h * keys
+        if self.kind.is_gated:  # no biases, rotary positions, norms before
+            norms = 2 * LAYER_NORM_FLOPS * h
+            attention = 3 * 2 * h * h + 2 * 3 * h + scores + values + 2 * h * h
+            mlp = 3 * 2 * h * i + (ACTIVATION_FLOPS + 1 + DROPOUT_FLOPS) * i
+            return s * (norms + attention + mlp + (DROPOUT_FLOPS + 2) * h)
+        projections = 3 * (2 * h * kqv + kqv)
         # bias, dropout, residual; the original counts this layer norm once, not h times
         output = 2 * h * h + (1 + DROPOUT_FLOPS + 1) * h + LAYER_NORM_FLOPS
         attention = projections + scores + values + output
@@ -83,19 +93,27 @@ class TransformerHparams:
             logits = 2 * e * v + (SOFTMAX_FLOPS + 2) * v  # 2: pick the target
             return self.output_frac * s * (hidden + logits)
         lookup = 0 if self.sparse_embed_lookup else 2 * e * v
+        project = 0 if e == h else 2 * h * e + h * self.kind.has_biases
+        if not self.kind.has_tables:  # and a norm behind the last layer
+            return s * (lookup + project + (2 * LAYER_NORM_FLOPS + DROPOUT_FLOPS) * h)
         type_and_position = 2 * e * (s + 2) + 2 * e
-        project = 0 if e == h else 2 * h * e + h
         normalize = (LAYER_NORM_FLOPS + DROPOUT_FLOPS) * e
         return s * (lookup + type_and_position + normalize + project)
 
     def get_binary_classification_flops(self) -> float:
         """The discriminator's head, forward."""
         h = self.h
-        return self.s * (2 * h * h + (1 + ACTIVATION_FLOPS) * h + 2 * h)
+        per_token = 2 * h * h + (1 + ACTIVATION_FLOPS) * h + 2 * h
+        return self.s * (per_token + LAYER_NORM_FLOPS * h * self.kind.is_pre_norm)
 
     def get_encoder_flops(self) -> float:
         """Embeddings and layers, forward."""
-        return self.l * self.get_block_flops() + self.get_embedding_flops()
+        layers = self.l * self.get_block_flops()
+        if self.window is not None:
+            full = -(-self.l // self.global_every)
+            local = (self.l - full) * self.get_block_flops(self.window + 1)
+            layers = full * self.get_block_flops() + local
+        return layers + self.get_embedding_flops()
 
     def get_infer_flops(self) -> float:
         """Classification of every token, forward."""
@@ -187,6 +205,9 @@ def _encoder(config, shape, embedding_size: int | None) -> TransformerHparams:
         e=embedding_size,
         i=shape.intermediate_size,
         heads=shape.num_attention_heads,
+        kind=shape.kind,
+        window=None if shape.kind.has_tables else shape.local_window,
+        global_every=shape.global_every,
     )
 
 

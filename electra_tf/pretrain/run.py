@@ -25,6 +25,7 @@ from electra_tf.data import record_index
 from electra_tf.errors import EXIT_OK, EXIT_PREEMPTED
 from electra_tf.paths import joined
 from electra_tf.pretrain import flops
+from electra_tf.pretrain.flops import get_recipe_flops
 from electra_tf.pretrain.health import HealthMonitor
 from electra_tf.pretrain.metrics import plotted
 from electra_tf.pretrain.objectives import Objective, objective_of
@@ -76,7 +77,8 @@ def build(
         pretrainer = build_pretrainer(config, special_ids)
         state = TrainState(pretrainer, optimization.create_optimizer(config))
     count = sum(v.shape.num_elements() for v in pretrainer.trainable_variables)
-    console.log(f"Model: {count:,} parameters")
+    cost = get_recipe_flops(config)
+    console.log(f"Model: {count:,} parameters; {cost:.3g} FLOPs to train it")
     return Run(config, RunData(vocab), placement, state, checkpoints, console)
 
 

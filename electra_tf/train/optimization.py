@@ -147,6 +147,8 @@ class LayerwiseDecay(_Configured):
         self.factors = {
             "/embeddings/": decay**top,
             "/embeddings_project/": decay**top,
+            "/embeddings_LayerNorm/": decay**top,
+            "/final_LayerNorm/": decay ** (top - self.num_layers),
             "task_specific/": 1.0,
         }
         for layer in range(self.num_layers):

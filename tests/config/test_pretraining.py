@@ -131,6 +131,13 @@ def test_order_of_precedence():
         ({"generator_hidden_size": 0.001}, ["generator_hidden_size 0.001"]),
         ({"schedule": "wsd", "lr_decay_power": 2}, ["lr_decay_power", '"original"']),
         ({"decay_proportion": 0.5}, ["decay_proportion", '"wsd"']),
+        ({"block": "old"}, ["block", '"old"', '"bert"', '"modern"']),
+        ({"local_window": 64}, ["local_window 64", 'block "bert"']),
+        ({"block": "modern", "local_window": 65}, ["local_window 65", "even"]),
+        (
+            {"block": "modern", "model_hparam_overrides": {"num_attention_heads": 256}},
+            ["heads of width 1", "even"],
+        ),
     ],
 )
 def test_wrong_values_are_named(hparams, words):
@@ -191,6 +198,20 @@ def test_contradictions_are_refused(hparams):
 )
 def test_unusual_settings_are_possible(hparams):
     make(hparams)
+
+
+def test_hparams_of_the_block_may_stand_beside_the_others():
+    own = {"block": "modern", "global_every": 2}
+    config = make(own | {"max_seq_length": 8192})
+    shape = config.model_config()
+    assert (shape.block, shape.global_every) == ("modern", 2)
+    assert shape.intermediate_size == 384
+    assert config == make({"model_hparam_overrides": own, "max_seq_length": 8192})
+    assert config.generator_config().intermediate_size == 96
+    identity = config.identity()
+    assert identity["block"] == "modern" and identity["global_every"] == 2
+    # Runs of earlier versions lack what has no effect on them.
+    assert not {"block", "local_window", "global_every"} & make({}).identity().keys()
 
 
 def test_new_and_original_spellings_are_the_same_run():

@@ -6,6 +6,7 @@ import functools
 import numpy as np
 import pytest
 
+from electra_tf.config.model import BLOCKS
 from electra_tf.config.objectives import DISCRIMINATOR_HEAD, OBJECTIVES
 from electra_tf.errors import UserError
 from electra_tf.export import formats
@@ -126,6 +127,25 @@ def test_untrained_discriminator_is_not_exported(tmp_path):
     write_run(tmp_path, source, **hparams)
     with pytest.raises(UserError, match="step 7 of a two-stage run"):
         export(tmp_path, tmp_path / "out", "tf1")
+
+
+def test_a_modern_block_is_read_back_and_refused_by_name(tmp_path):
+    """SavedModels hold it; its weights say which block they are of."""
+    changes = {"block": "modern", "local_window": 8, "layers": 2}
+    source = tiny_source("untied_embeddings", **changes)
+    shape = {"model_hparam_overrides": source.shape.overrides()}
+    write_run(tmp_path, source, **VARIANTS["untied_embeddings"] | shape)
+    run = readers.find(tmp_path / "models" / "tiny", print)
+    inferred = run.inferred
+    assert inferred["block"] == "modern" and inferred["intermediate_size"] == 24
+    assert inferred["generator_hidden_size"] == 0.5
+    assert "max_position_embeddings" not in inferred
+    weights = {v.path: v.numpy() for v in source.pretrainer.variables}
+    same(run.read(log=print).tensors, weights)
+    export(tmp_path, tmp_path / "detector", "saved_model", what="detector")
+    for kind in formats.FORMATS.keys() - set(BLOCKS["modern"].formats):
+        with pytest.raises(UserError, match=f"{kind} .*block modern.*\n.*saved_model"):
+            export(tmp_path, tmp_path / kind, kind)
 
 
 # KerasHub strips the tokens that it reads: blank ones would be one.

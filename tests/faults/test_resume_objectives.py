@@ -27,6 +27,10 @@ VARIANTS = {
     "uniform_generator": {"uniform_generator": True},
     "untied": {"untied_generator_embeddings": True},
     "disentangled": {"embedding_sharing": "disentangled"},
+    "modern": {
+        **{"block": "modern", "local_window": 8, "overrides": {"num_hidden_layers": 3}},
+        **{"precision": "mixed_bfloat16", "gradient_accumulation_steps": 2},
+    },
 }
 # What some batches have that others do not.
 DRAWN = {"curriculum": "temperature"}

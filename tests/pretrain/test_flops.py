@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from electra_tf.config.model import BLOCKS
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
 from electra_tf.config.run import NO_DATA
 from electra_tf.pretrain import flops as flops_lib
@@ -43,6 +44,27 @@ def test_a_matrix_product_counts_two_operations_per_multiply_add():
     attention = 3 * (2 + 1) + 2 + 5 + 4 + 1 + 2 + 2 + 1 + 4 + 1 + 5
     feed_forward = 2 + 1 + 8 + 2 + 1 + 4 + 1 + 5
     assert model.get_block_flops() == attention + feed_forward
+
+
+def test_a_modern_block_counts_the_keys_in_its_window():
+    """Width 4, 2 between, 2 heads; 20 tokens; layers 0 and 2 of 3 attend to all."""
+    kind = BLOCKS["modern"]
+    sizes = {"s": 20, "v": 7, "i": 2, "heads": 2, "kind": kind}
+    model = flops_lib.TransformerHparams(4, 3, **sizes, window=4, global_every=2)
+    # Four projections, three of the gated layer; norms, rotary, GELU, dropout, sums.
+    rest = 4 * 2 * 16 + 3 * 2 * 8 + 2 * 5 * 4 + 6 * 4 + (8 + 1 + 4) * 2 + 6 * 4
+    per_key = 2 * 2 * 4 + 10 * 2
+    assert model.get_block_flops() == 20 * (rest + 20 * per_key)
+    embeddings = 20 * (2 * 4 * 7 + 2 * 5 * 4 + 4 * 4)
+    expected = 3 * 20 * rest + 20 * (20 + 5 + 20) * per_key + embeddings
+    assert model.get_encoder_flops() == expected
+    shorter, longer = (
+        flops_lib.get_recipe_flops(
+            PretrainingConfig(block="modern", local_window=8, max_seq_length=length)
+        )
+        for length in (64, 128)
+    )
+    assert 2 < longer / shorter < 2.2
 
 
 def test_widths_that_a_recipe_sets_are_counted():
