@@ -201,7 +201,6 @@ class _Document(NamedTuple):
     starts: list[int]  # the first character of each word
     tokens: np.ndarray
     splits: np.ndarray  # where each word's tokens begin, and an end
-    offsets: dict[int, list[tuple[int, int]]]  # of a word's tokens, where looked up
 
     def word_of(self, token: int) -> int:
         """The number of the word that a token is in."""
@@ -434,6 +433,8 @@ class QATask(Task):
         if self.score_by == "characters":
             self.main_metric = qa_answers.CHARACTER_F1
         self._last: _Document | None = None
+        # Most words of a language are rare, but most words of a text are not.
+        self._places = functools.lru_cache(1 << 16)(self._places_in)
 
     def check(self) -> None:
         """Joint prediction has no score of "no answer" but the classifier's."""
@@ -604,7 +605,7 @@ class QATask(Task):
         words = example.words
         if self._last is None or self._last.words is not words:
             tokens, splits = self.tokenizer.tokenize_lines(words)
-            self._last = _Document(words, example.starts, tokens, splits, {})
+            self._last = _Document(words, example.starts, tokens, splits)
         return self._last
 
     def _answer_tokens(self, example, document) -> tuple[int, int] | None:
@@ -626,13 +627,11 @@ class QATask(Task):
 
     def _offsets(self, document: _Document, word: int) -> list[tuple[int, int]]:
         """Where a word's tokens stand in the context: first character and end."""
-        if word not in document.offsets:
-            start = document.starts[word]
-            _, found = self.tokenizer.encode_with_offsets(document.words[word])
-            document.offsets[word] = [
-                (start + first, start + end) for first, end in found
-            ]
-        return document.offsets[word]
+        start, places = document.starts[word], self._places(document.words[word])
+        return [(start + first, start + end) for first, end in places]
+
+    def _places_in(self, word: str) -> list[tuple[int, int]]:
+        return self.tokenizer.encode_with_offsets(word)[1]
 
     def windows(self, example: QAExample) -> list[qa_answers.Window]:
         """The windows on an example's document."""
