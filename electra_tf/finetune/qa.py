@@ -126,13 +126,14 @@ def asked(
                 bad(where, f"the question is {shown(text)}, not a text; keys: {keys}")
 
 
-def _answers(entry: Mapping[str, Any]) -> list[Answer] | None:
+def _answers(entry: Mapping[str, Any], name: str = "answers") -> list[Answer] | None:
     """SQuAD's list of objects, MRQA's of texts, or Hugging Face's object of lists.
 
-    In a table its JSON, or the columns answer and answer_start.
+    In a table its JSON, or the columns answer and answer_start. MRQA's detected_answers
+    have spans, which end with their last character.
     """
-    value = entry.get("answers")
-    if value is None and "answer" in entry:
+    value = entry.get(name)
+    if value is None and name == "answers" and "answer" in entry:
         value = [{"text": entry["answer"], "answer_start": entry.get("answer_start")}]
     if value is None:
         return None
@@ -142,28 +143,17 @@ def _answers(entry: Mapping[str, Any]) -> list[Answer] | None:
             pairs = [*zip(found["text"], found["answer_start"], strict=True)]
         else:
             texts = [{"text": x} if isinstance(x, str) else x for x in found]
-            pairs = [(x["text"], x.get("answer_start")) for x in texts]
+            spans = (x.get("char_spans", [[x.get("answer_start")]]) for x in texts)
+            pairs = [(x["text"], s[0][0]) for x, s in zip(texts, spans, strict=True)]
         if all(isinstance(text, str) for text, _ in pairs):
             # pandas has 4.0 in columns with an empty cell.
             return [(t, None if s in (None, "") else int(float(s))) for t, s in pairs]
     except JSON_ERRORS:
         pass
     raise ValueError(
-        f'answers is {shown(value)}; expected [{{"text": ..., "answer_start": 4}}], in '
+        f'{name} is {shown(value)}; expected [{{"text": ..., "answer_start": 4}}], in '
         "a table as JSON"
     )
-
-
-def _spans(detected: Any) -> list[Answer] | None:
-    """The answers that MRQA found in a text; a span ends with its last character."""
-    if detected is None:
-        return None
-    try:
-        return [(one["text"], one["char_spans"][0][0]) for one in detected]
-    except (LookupError, TypeError):
-        raise ValueError(
-            f"detected_answers is {shown(detected)}; expected: text and char_spans"
-        ) from None
 
 
 def _truth(value: Any) -> bool | None:
@@ -514,7 +504,7 @@ class QATask(Task):
 
         Raises ValueError for a question that cannot be used.
         """
-        spans, answers = _spans(entry.get("detected_answers")), _answers(entry)
+        spans, answers = _answers(entry, "detected_answers"), _answers(entry)
         is_impossible = _truth(entry.get("is_impossible"))
         texts = (text for text, _ in answers or ())
         right = tuple(text for text in texts if text.strip() or not self.is_v2)
