@@ -108,7 +108,7 @@ class Model:
       max_seq_length: tokens of a window, [CLS] and [SEP] included.
       origin: the checkpoint or directory of the weights.
       config: of its run; a SavedModel has none.
-      network: the Keras model; a SavedModel has none.
+      network: the Keras model, or the SavedModel.
       methods: scoring methods by name, the best first: functions of ids, mask and
         segment ids [B, L] that return the scores of all tokens [B, L]. mask_each also
         takes positions [B] and returns their scores [B].
@@ -159,9 +159,9 @@ class Model:
     def __repr__(self) -> str:
         try:
             encoder, words = self.encoder, len(self.tokenizer.vocab)
-        except MissingPartError:
+            layers = len(encoder.encoder.transformer_layers)
+        except AttributeError:  # of a SavedModel, or of two towers
             return f"<{self.what} from {self.name}>"
-        layers = len(encoder.encoder.transformer_layers)
         return (
             f"<{self.what} from {self.name}: {layers} layers of width "
             f"{encoder.hidden_size}, {words:,} tokens, max_seq_length "

@@ -38,7 +38,7 @@ _PARTS = {
 _IDS = ("input_word_ids", "input_mask", "input_type_ids", "masked_lm_positions")
 
 
-def _read_saved_model(folder: Path) -> SavedModelPredictor | SavedModelPart:
+def _read_saved_model(folder: Path) -> Model:
     """The SavedModel of a fine-tuned task, or of a part of a model, in a folder.
 
     Raises `UserError`: 2 for other SavedModels, 65 for a damaged one.
@@ -55,47 +55,43 @@ def _read_saved_model(folder: Path) -> SavedModelPredictor | SavedModelPart:
     if call and _ANSWERS & call.structured_outputs.keys():
         return SavedModelPredictor(folder, call, manifest)
     if manifest.get("what") in _PARTS:
-        return SavedModelPart(folder, loaded, manifest)
+        return _part(folder, loaded, manifest)
     raise UserError(f"{folder} is a SavedModel, but not one of export_model.py.")
 
 
-class SavedModelPart(Model):
+def _part(folder: Path, loaded: Any, manifest: dict[str, Any]) -> Model:
     """An encoder, preprocessor, detector, generator or scorer.
 
     Args:
       loaded: the SavedModel, which owns the variables.
       manifest: of the export.
     """
+    import tensorflow as tf
 
-    def __init__(self, folder: Path, loaded: Any, manifest: dict[str, Any]):
-        import tensorflow as tf
+    model, kind = Model(), manifest["what"]
+    model.name = model.origin = str(folder.absolute())
+    model.what = f"the SavedModel of a model's {kind}"
+    model.vocab = Vocabulary.load(folder / "assets" / "vocab.txt")
+    settings = manifest["do_lower_case"], manifest["strip_accents"]
+    model.tokenizer = Tokenizer(model.vocab, *settings)
+    model.max_seq_length = manifest["max_seq_length"]
+    model.network, (signature, output) = loaded, _PARTS[kind]
+    call = loaded.signatures[signature]
 
-        kind = manifest["what"]
-        self.name = self.origin = str(folder.absolute())
-        self.what = f"the SavedModel of a model's {kind}"
-        self.vocab = Vocabulary.load(folder / "assets" / "vocab.txt")
-        settings = manifest["do_lower_case"], manifest["strip_accents"]
-        self.tokenizer = Tokenizer(self.vocab, *settings)
-        self.max_seq_length = manifest["max_seq_length"]
-        self._loaded, (signature, output) = loaded, _PARTS[kind]
-        call = loaded.signatures[signature]
+    def run(*inputs):
+        tensors = map(tf.convert_to_tensor, inputs)
+        return call(**dict(zip(_IDS, tensors, strict=False)))[output]
 
-        def run(*inputs):
-            tensors = map(tf.convert_to_tensor, inputs)
-            return call(**dict(zip(_IDS, tensors, strict=False)))[output]
-
-        if kind == "encoder":
-            self.encoder = lambda *x: types.SimpleNamespace(sequence_output=run(*x))
-            self.encoder.hidden_size = call.structured_outputs[output].shape[-1]
-        elif kind == "detector":
-            self._detect = run
-        elif kind == "generator":
-            self._logits_at = run
-        elif kind == "scorer":
-            self.methods = {"electric": run}
-
-    def __repr__(self) -> str:
-        return f"<{self.what} from {self.name}>"
+    if kind == "encoder":
+        model.encoder = lambda *x: types.SimpleNamespace(sequence_output=run(*x))
+        model.encoder.hidden_size = call.structured_outputs[output].shape[-1]
+    elif kind == "detector":
+        model._detect = run
+    elif kind == "generator":
+        model._logits_at = run
+    elif kind == "scorer":
+        model.methods = {"electric": run}
+    return model
 
 
 class SavedModelPredictor(Predictor):
