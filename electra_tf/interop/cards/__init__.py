@@ -26,9 +26,9 @@ from electra_tf.train.reporting import data_of, results_of
 CARD = "README.md"
 _UNKNOWN = "Not recorded in the files of the model."
 _HPARAMS = (
-    "task_names num_train_epochs num_train_steps train_batch_size max_seq_length "
-    "learning_rate num_warmup_steps weight_decay_rate layerwise_lr_decay mask_prob "
-    "gen_weight disc_weight precision seed phases"
+    "objective generator task_names num_train_epochs num_train_steps train_batch_size "
+    "max_seq_length learning_rate num_warmup_steps weight_decay_rate "
+    "layerwise_lr_decay mask_prob gen_weight disc_weight precision seed phases"
 ).split()
 
 
@@ -109,11 +109,11 @@ def _of_run(stored: StoredModel) -> dict[str, str]:
     where = f"step {results.get('global_step', '?')}, {data_of(results)}"
     labels, numbers = results.get("labels", {}), results.get("metrics", {}).items()
     rows = [f"| {labels.get(n, n)} | {v:.4f} |" for n, v in numbers if v is not None]
-    rows = rows or ["| not evaluated | |"]
+    table = fill("evaluation", where=where, rows="\n".join(rows))
     return known | {
         "origin": f"Pre-trained for {stored.step:,} steps with electra_tf{start}.",
         "data": "\n".join(_data(hparams, run, stored.step)),
-        "evaluation": fill("evaluation", where=where, rows="\n".join(rows)),
+        "evaluation": table if rows else "Not evaluated.",
     }
 
 
