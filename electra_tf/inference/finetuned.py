@@ -250,7 +250,7 @@ class FinetunedModel(Predictor):
 
     Attributes:
       reader: the task, which reads inputs and forms predictions.
-      description: of the task, as it is kept beside the checkpoint.
+      description: of the task, as stored beside the checkpoint.
       layer: the task's `TaskHead`, on the encoder of `network`.
     """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """ModernBERT's block: pre-norm, rotary positions, local attention, a gated layer.
 
-As in arXiv 2412.13663 and transformers' ModernBertModel. There are no biases. Layer i
+As in arXiv 2412.13663 and transformers' ModernBertModel. It has no biases. Layer i
 attends to all tokens if i is a multiple of `global_every`, else to those at most
 `local_window // 2` away; the two kinds have different bases of the rotary positions.
 Layer 0 has no norm before its attention, as that of the embeddings precedes it.

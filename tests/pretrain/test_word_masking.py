@@ -2,6 +2,7 @@
 """Whole-word masking: what is drawn, how much of it, and what stays as it was."""
 
 import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -119,7 +120,7 @@ def test_every_word_of_a_size_is_as_likely():
     """4,000 rows of the same words, of one, two and three tokens."""
     sizes = np.tile([1, 2, 1, 3, 1], 6)
     words = [[10 + i] + [700 + i] * (n - 1) for i, n in enumerate(sizes)]
-    row = [CLS, *(token for word in words for token in word), SEP]
+    row = [CLS, *itertools.chain(*words), SEP]
     firsts = 1 + np.cumsum(sizes) - sizes
     batch = as_batch([row] * 4000, np.ones((4000, len(row))))
     masked = masked_at(draw(batch, mask_prob=0.2, slots=12))
