@@ -227,8 +227,9 @@ class PretrainingConfig(RunConfig):
     # Optimization.
     optimizer: str = setting(
         "original",
-        "original: Adam without bias correction, with weight decay; adamw: with it.",
-        ("original", "adamw", "lamb"),
+        "original: Adam without bias correction, with weight decay; adamw: with it; "
+        "muon: of the matrices in layers, with adamw of all else.",
+        ("original", "adamw", "lamb", "muon"),
     )
     adam_beta_1: float = setting(
         0.9, "Decay rate of Adam's first moment.", ">= 0 and < 1"

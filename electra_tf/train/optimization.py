@@ -23,8 +23,9 @@ from electra_tf.model import target
 
 # Settings of AdamWeightDecay that Keras's optimizers do not have.
 _SETTINGS = "weight_decay_rate beta_1 beta_2 epsilon clip_norm clip_apart".split()
-_SETTINGS += "no_decay bias_correction trust_ratio".split()
+_SETTINGS += "no_decay bias_correction trust_ratio orthogonal".split()
 NO_DECAY = ("LayerNorm", "layer_norm", "bias")
+MATRICES = (r"encoder/layer_\d+/.*kernel",)  # those that Muon is for
 
 
 class _Configured:
@@ -193,6 +194,7 @@ class _Slots(NamedTuple):
     m: keras.Variable
     v: keras.Variable
     decays: bool
+    orthogonal: bool
     apart: bool  # clipped by the norm of `clip_apart`
     factor: float | Callable  # of the learning rate
 
@@ -218,6 +220,8 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
       trust_ratio: scale the update of a variable to the variable's norm, as in LAMB
         (arXiv 1904.00962, algorithm 2), except for `no_decay`. `keras.optimizers.Lamb`
         omits the weight decay from the update's norm.
+      orthogonal: regular expressions; variables with a matching path are updated by
+        Muon (arXiv 2502.16982), a matrix each, as by `keras.optimizers.Muon`.
     """
 
     def __init__(
@@ -233,6 +237,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         layer_factor: Callable[[str], float | Callable] | None = None,
         bias_correction: bool = False,
         trust_ratio: bool = False,
+        orthogonal: Sequence[str] = (),
         name: str = "AdamWeightDecay",
     ):
         super().__init__(learning_rate=learning_rate, name=name)
@@ -246,6 +251,8 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         self.layer_factor = layer_factor
         self.bias_correction = bias_correction
         self.trust_ratio = trust_ratio
+        self.orthogonal = tuple(orthogonal)
+        self._muon = keras.optimizers.Muon() if orthogonal else None
         self.moments_begin_at = 0  # the step, for bias correction
         self.global_norm = None  # of the last call's gradients, before clipping
         traced = tf.function(self._update, autograph=False)
@@ -263,7 +270,8 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
                 v,
                 m,
                 square,
-                decays=not any(re.search(pattern, v.path) for pattern in self.no_decay),
+                decays=not matches(self.no_decay, v.path),
+                orthogonal=matches(self.orthogonal, v.path),
                 apart=v.path.split("/")[0] in self.clip_apart,
                 factor=self.layer_factor(v.path) if self.layer_factor else 1.0,
             )
@@ -343,7 +351,8 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         is_single = tf.distribute.get_strategy().num_replicas_in_sync == 1
         is_traced = is_single and tf.inside_function()
         update = self._traced_update if is_traced else self._update
-        update(variable, m, v, gradient, rate, *others, decays=slot.decays)
+        kind = {"decays": slot.decays, "orthogonal": slot.orthogonal}
+        update(variable, m, v, gradient, rate, *others, **kind)
 
     def _scale(self, norm: tf.Tensor) -> tf.Tensor:
         """The clipping factor for gradients of this norm."""
@@ -356,12 +365,30 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         return tf.linalg.global_norm(gradients)
 
     def _update(
-        self, variable, m, v, gradient, rate, scale, finite, number, *, decays: bool
+        self,
+        variable,
+        m,
+        v,
+        gradient,
+        rate,
+        scale,
+        finite,
+        number,
+        *,
+        decays: bool,
+        orthogonal: bool,
     ) -> None:
         gradient = tf.cast(gradient, tf.float32) * scale
-        new_m = self.beta_1 * m + (1 - self.beta_1) * gradient
-        new_v = self.beta_2 * v + (1 - self.beta_2) * tf.square(gradient)
-        update = self._direction(new_m, new_v, number)
+        if orthogonal:
+            new_m, new_v = self._muon.momentum * m + gradient, v
+            nesterov = self._muon.momentum * new_m + gradient
+            steps = self._muon.ns_steps
+            update = self._muon.zeropower_via_newtonschulz5(nesterov, steps)
+            update = self._muon.lr_adjust(update)
+        else:
+            new_m = self.beta_1 * m + (1 - self.beta_1) * gradient
+            new_v = self.beta_2 * v + (1 - self.beta_2) * tf.square(gradient)
+            update = self._direction(new_m, new_v, number)
         if self.weight_decay_rate and decays:
             update += self.weight_decay_rate * variable
         if self.trust_ratio and decays:
@@ -399,6 +426,11 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         return super().from_config(config, custom_objects=custom_objects)
 
 
+def matches(patterns: Sequence[str], path: str) -> bool:
+    """Whether one of the regular expressions is found in a path."""
+    return any(re.search(pattern, path) for pattern in patterns)
+
+
 def create_optimizer(config) -> AdamWeightDecay:
     """The optimizer of a PretrainingConfig."""
     scopes = config.generator_scopes()
@@ -411,6 +443,7 @@ def create_optimizer(config) -> AdamWeightDecay:
         layer_factor=_generator_factor(config, scopes),
         bias_correction=config.optimizer != "original",
         trust_ratio=config.optimizer == "lamb",
+        orthogonal=MATRICES if config.optimizer == "muon" else (),
     )
 
 

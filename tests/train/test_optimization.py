@@ -415,6 +415,41 @@ def test_other_schedules(hparams, rates):
         assert float(copy.learning_rate) == pytest.approx(2 * share, abs=1e-6)
 
 
+@pytest.mark.parametrize("jit", [False, True])
+def test_muon_of_matrices_in_layers_and_adamw_of_the_rest(jit):
+    """As keras.optimizers.Muon, also with more rows than columns, or fewer."""
+    config = tiny_config(optimizer="muon", learning_rate=0.1, schedule="constant")
+    optimizer = create_optimizer(config.replaced(num_warmup_steps=0))
+    copy = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
+    copy.clip_norm = None
+    peers = [keras.optimizers.Muon(0.1, weight_decay=0.01)]
+    peers += [keras.optimizers.AdamW(0.1, weight_decay=0.01, epsilon=1e-6)]
+    names = "encoder/layer_0/a/kernel", "encoder/layer_1/b/kernel", "head/dense/kernel"
+    rng = np.random.default_rng(0)
+    shapes = (6, 4), (4, 6), (5, 3)
+    starts = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+
+    def variables():
+        found = [keras.Variable(start, name="kernel") for start in starts]
+        for variable, name in zip(found, names, strict=True):
+            variable._path = name
+        return found
+
+    ours, theirs = variables(), variables()
+    step = tf.function(lambda g: copy.apply(g, ours), autograph=False, jit_compile=jit)
+    copy.build(ours)
+    peers[0].build(theirs[:2])
+    peers[1].build(theirs[2:])
+    for _ in range(3):
+        gradients = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+        step([tf.constant(gradient) for gradient in gradients])
+        peers[0].apply(gradients[:2])
+        peers[1].apply(gradients[2:])
+    for one, other, start in zip(ours, theirs, starts, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-4)
+        assert np.abs(np.array(one) - start).max() > 0.05
+
+
 @pytest.mark.parametrize("power", [0.0, 0.5, 2.0])
 @pytest.mark.parametrize("warmup", [(0, 0.0), (10, 0.0), (0, 0.033), (3, 0.2)])
 def test_polynomial_decay(power, warmup):
