@@ -148,7 +148,7 @@ def find(
         kind.begins_with or saved or original or config.do_eval
     ):
         missing = (
-            'objective "frozen_generator" needs a generator that is trained.\nSet '
+            f'objective "{config.objective}" needs a generator that is trained.\nSet '
             'init_generator to a checkpoint or run: of "mlm" in the generator\'s size, '
             "or of an ELECTRA."
         )
