@@ -69,9 +69,8 @@ def sources():
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
     """What -> a SavedModel whose signatures for ids XLA compiles."""
-    source = shared_source("electra")._replace(jit_compile=True)
-    folder = tmp_path_factory.mktemp("compiled")
-    return {what: write_part(source, what, folder) for what in KINDS}
+    source, folder = shared_source("electra"), tmp_path_factory.mktemp("compiled")
+    return {what: write_part(source, what, folder, True) for what in KINDS}
 
 
 def of_text(*values):
