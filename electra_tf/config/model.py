@@ -34,7 +34,7 @@ class BlockKind(NamedTuple):
     is_gated: bool = False
     norm_epsilon: float = 1e-12
     widening: float = 4
-    formats: tuple[str, ...] = ("saved_model", "hub", "onnx")
+    formats: tuple[str, ...] = ("huggingface", "saved_model", "hub", "onnx")
 
 
 _ALL_FORMATS = ("huggingface", "hub", "keras_hub", "onnx", "saved_model", "tf1")

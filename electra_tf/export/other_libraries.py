@@ -18,7 +18,7 @@ from electra_tf.inference.finetuned import FinetunedModel
 from electra_tf.interop import huggingface, networks, readers, tf1, verification
 from electra_tf.interop.cards import UNSTATED, Publication
 from electra_tf.interop.networks import ENCODER, Network
-from electra_tf.interop.task_heads import HEADS, TransformersHead
+from electra_tf.interop.task_heads import TransformersHead
 from electra_tf.pretrain.stored import read
 from electra_tf.text.tf_packing import EncoderInputs
 
@@ -47,7 +47,8 @@ def write_task(
     `write_huggingface`.
     """
     task, config = model.description, model.config
-    name, row = task.name, HEADS.get(task.kind)
+    heads = huggingface.family_of(config.model_config()).HEADS
+    name, row = task.name, heads.get(task.kind)
     reason = "transformers has no such head"
     if row is None or (reason := row.reason_against(task, config)):
         raise UserError(

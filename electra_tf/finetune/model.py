@@ -16,6 +16,7 @@ from electra_tf.finetune.registry import TYPES
 from electra_tf.finetune.task import Head, TaskFacts
 from electra_tf.model.dropout import fold_in
 from electra_tf.model.encoder import TextEncoder
+from electra_tf.model.layers import PredictionHead
 from electra_tf.storage.checkpoints import StoredTensors
 from electra_tf.train.reporting import Metric, Ratio
 from electra_tf.train.step import Task
@@ -28,21 +29,28 @@ SHARED = ("input_ids", "input_mask", "segment_ids")
 class TaskHead(keras.layers.Layer):
     """The dense layers of a task's head, with Glorot's initializer.
 
+    On pre-norm blocks a `PredictionHead` precedes them, as in ModernBERT.
+
     Args:
-      width: of the encoder's states.
+      config: the encoder's shape.
       head: what it computes.
     """
 
-    def __init__(self, width: int, head: Head, **kwargs):
+    def __init__(self, config: ModelConfig, head: Head, **kwargs):
         super().__init__(autocast=False, **kwargs)
         self.head = head
-        self._sizes = head.layers(width)
+        self.prediction_head = None
+        if config.kind.is_pre_norm:
+            self.prediction_head = PredictionHead(config, dtype=self.dtype_policy)
+        self._sizes = head.layers(config.hidden_size)
         self.dense = {
             name: keras.layers.Dense(units, name=name, dtype=self.dtype_policy)
             for name, (_, units) in self._sizes.items()
         }
 
     def build(self, input_shape=None):
+        if self.prediction_head is not None:
+            self.prediction_head.build((None, self.prediction_head.dense.units))
         for name, (inputs, _) in self._sizes.items():
             self.dense[name].build((None, inputs))
 
@@ -53,6 +61,8 @@ class TaskHead(keras.layers.Layer):
 
     def outputs(self, hidden, features: Tensors, training=False, seed=None) -> Tensors:
         """The outputs alone; outside training they need no right answer."""
+        if self.prediction_head is not None:
+            hidden = self.prediction_head(hidden)
         return self.head.outputs(self.dense, hidden, features, training, seed)
 
 
@@ -89,7 +99,7 @@ class FinetuningModel(keras.Model):
             for task, settings in self.head_settings.items():
                 own = dict(settings)
                 made = TYPES[own.pop("kind")].head(**own)
-                head = TaskHead(config.hidden_size, made, name=task, dtype=dtype)
+                head = TaskHead(config, made, name=task, dtype=dtype)
                 head.build()
                 self.heads.append(head)
         self.built = True

@@ -64,14 +64,18 @@ def read_huggingface(folder: Path) -> FinetunedModel | None:
     return _predictor(folder, config) if architecture.endswith(known) else None
 
 
-def _predictor(folder: Path, config: Mapping[str, Any]) -> FinetunedModel:
+def _predictor(folder: Path, config: Mapping[str, Any]) -> FinetunedModel | None:
     found = huggingface.info(folder, silent)
     if found.vocab_file is None or found.tokenizer_config is None:
         raise UserError(f"{folder} comes without the files of its tokenizer.")
     vocab = Vocabulary.load(found.vocab_file)
     network = huggingface.read_network(folder)
+    architectures = config["architectures"][:1]
+    if network.head() and [huggingface.architecture_of(network)] == architectures:
+        return None  # A discriminator can be a token classifier there.
     kind = _kind_of(folder, network, config)
-    theirs, of_type = HEADS[kind], registry.TYPES[kind]
+    heads = huggingface.family_of(network.shape).HEADS
+    theirs, of_type = heads[kind], registry.TYPES[kind]
     manifest = folder / MANIFEST
     manifest = read_json(manifest) if manifest.is_file() else {}
     labels: tuple[str, ...] = ()
@@ -125,10 +129,8 @@ def _predictor(folder: Path, config: Mapping[str, Any]) -> FinetunedModel:
 
 def _kind_of(folder: Path, network: Network, config: Mapping[str, Any]) -> str:
     """The kind of head that config.json and the weights agree on."""
-    [expected], found = (
-        config["architectures"][:1],
-        huggingface.architecture_of(network),
-    )
+    [expected] = config["architectures"][:1]
+    found = huggingface.architecture_of(network)
     if not expected.endswith(found.removeprefix("Electra")):
         raise UserError(
             f"{folder / huggingface.CONFIG} names {expected}, but the weights are "
@@ -136,8 +138,8 @@ def _kind_of(folder: Path, network: Network, config: Mapping[str, Any]) -> str:
             EXIT_DAMAGED,
         )
     count, problem = _num_outputs(network), config.get("problem_type") or None
-    for kind, row in HEADS.items():
-        if row.layers != network.task.layers or not row.fits(problem, count):
+    for kind, row in huggingface.family_of(network.shape).HEADS.items():
+        if row.architecture != found or not row.fits(problem, count):
             continue
         for key, value in row.settings.items():
             if config.get(key, value) != value:

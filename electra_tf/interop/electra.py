@@ -16,9 +16,10 @@ from electra_tf.console import Log
 from electra_tf.errors import UserError
 from electra_tf.interop import networks, task_heads
 from electra_tf.interop.networks import Network
-from electra_tf.interop.task_heads import BY_LAYER
+from electra_tf.interop.task_heads import BY_LAYER, TransformersHead
 from electra_tf.text.vocabulary import Vocabulary
 
+Tensors = dict[str, np.ndarray]
 MODEL_TYPE = "electra"
 ARCHITECTURES = {
     networks.DISCRIMINATOR_HEAD: "ElectraForPreTraining",
@@ -27,6 +28,7 @@ ARCHITECTURES = {
 }
 HEADS = task_heads.HEADS
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")  # of its tokenizer
+LOGIT = ...  # where a discriminator's outputs have its logit
 REPLACED = "torch.sigmoid(output.logits)"  # the probabilities, in PyTorch
 # Keys of config.json that change the computation and have one value here.
 ALWAYS = {
@@ -45,7 +47,6 @@ _WORDS = f"{_PREFIX}embeddings.word_embeddings.weight"
 _HEADS = ("discriminator_predictions.", "generator_predictions.", "generator_lm_head.")
 # Old checkpoints name gain and bias of a layer norm as TensorFlow does.
 _OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
-_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 
 
 def check_representable(network: Network, origin: str) -> None:
@@ -98,16 +99,16 @@ def check_fixed(config: Mapping[str, Any], always: Mapping[str, Any], place) -> 
             )
 
 
-def checked_shape(values: dict[str, Any], act: str, place) -> ModelConfig:
-    """The shape of these values, with an activation by its name there."""
+def checked_shape(values: dict[str, Any], place) -> ModelConfig:
+    """The shape of these values, with the activation by its name there."""
+    act = str(values["hidden_act"])
     if act not in ACTIVATIONS:
         raise UserError(
             f"{place}: the activation {act} is not known here.\nKnown are "
             f"{', '.join(ACTIVATIONS)}."
         )
-    return ModelConfig(
-        **check(ModelConfig, values | {"hidden_act": ACTIVATIONS[act]}, str(place))
-    )
+    values = check(ModelConfig, values | {"hidden_act": ACTIVATIONS[act]}, str(place))
+    return ModelConfig(**values)
 
 
 def shape_of(config: dict[str, Any], place: Path) -> tuple[ModelConfig, int]:
@@ -115,11 +116,10 @@ def shape_of(config: dict[str, Any], place: Path) -> tuple[ModelConfig, int]:
     check_fixed(config, ALWAYS, place)
     fields = dataclasses.fields(ModelConfig)
     values = {field.name: config.get(field.name, field.default) for field in fields}
-    shape = checked_shape(values, str(values["hidden_act"]), place)
-    return shape, config.get("embedding_size", 128)
+    return checked_shape(values, place), config.get("embedding_size", 128)
 
 
-def transposed(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def transposed(tensors: Tensors) -> Tensors:
     """Our weights with the kernels of dense layers transposed, as they are there."""
     return {
         name: np.ascontiguousarray(array.T) if name.endswith("/kernel") else array
@@ -127,7 +127,7 @@ def transposed(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     }
 
 
-def write(network: Network, origin: str) -> dict[str, np.ndarray]:
+def write(network: Network, origin: str) -> Tensors:
     """The weights of a network by their names there."""
     known = networks.weight_names(network.shape.num_hidden_layers)
     names = {name.ours: name.huggingface for name in known}
@@ -138,14 +138,9 @@ def write(network: Network, origin: str) -> dict[str, np.ndarray]:
 
 
 def read(
-    tensors: dict[str, np.ndarray],
-    config: Mapping[str, Any],
-    shape: ModelConfig,
-    embedding_size: int,
-    place: Path,
-    note: Log,
-) -> Network:
-    """The network of weights by their names there, in the file `place`."""
+    tensors: Tensors, config: Mapping[str, Any], shape: ModelConfig, place, note: Log
+) -> tuple[Tensors, TransformersHead | None]:
+    """(weights by our names, the task's head), of weights in the file `place`."""
     for old, new in _OLD_NAMES.items():
         tensors = {name.replace(old, new): array for name, array in tensors.items()}
     if not any(name.startswith(_PREFIX) for name in tensors):  # an ElectraModel
@@ -167,11 +162,11 @@ def read(
     found = transposed(networks.renamed(tensors, ours, str(place)))
     for task in BY_LAYER.values():
         if all(f"{layer}/kernel" in found for layer in task.layers):
-            return Network(shape, embedding_size, found, task)
-    return Network(shape, embedding_size, found)
+            return found, task
+    return found, None
 
 
-def _known(tensors: dict[str, np.ndarray], note: Log) -> dict[str, np.ndarray]:
+def _known(tensors: Tensors, note: Log) -> Tensors:
     """The tensors without heads that are unknown, incomplete or beside another head."""
     others = {name for name in tensors if not name.startswith((_PREFIX, *_HEADS))}
     has_head = any(name.startswith(_HEADS) for name in tensors)
@@ -182,9 +177,7 @@ def _known(tensors: dict[str, np.ndarray], note: Log) -> dict[str, np.ndarray]:
     return without_heads(tensors, others, note)
 
 
-def without_heads(
-    tensors: Mapping[str, np.ndarray], others: set[str], note: Log
-) -> dict[str, np.ndarray]:
+def without_heads(tensors: Tensors, others: set[str], note: Log) -> Tensors:
     """The tensors without those of heads that are not read, with a note of each."""
     for head in sorted({name.partition(".")[0] for name in others}):
         note(f"left out: the head {head}, which does not belong to a pre-trained model")

@@ -28,7 +28,14 @@ from electra_tf import startup
 from electra_tf.config.model import ModelConfig
 from electra_tf.console import Log, silent
 from electra_tf.errors import EXIT_DAMAGED, UserError, reason_of
-from electra_tf.interop import cards, checkpoint, electra, networks, verification
+from electra_tf.interop import (
+    cards,
+    checkpoint,
+    electra,
+    modernbert,
+    networks,
+    verification,
+)
 from electra_tf.interop.cards import UNSTATED, Publication
 from electra_tf.interop.checkpoint import CheckpointInfo, StoredModel
 from electra_tf.interop.networks import Network
@@ -40,7 +47,8 @@ from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary, write_tokens
 
 FORMAT = "huggingface"
 CONFIG = "config.json"
-FAMILIES = {electra.MODEL_TYPE: electra}
+FAMILIES = {electra.MODEL_TYPE: electra, modernbert.MODEL_TYPE: modernbert}
+_BY_BLOCK = {"bert": electra, "modern": modernbert}
 # Keys of config.json that change the computation and have one value here.
 _ALWAYS = {"quantization_config": None, "auto_map": None}  # a program of its own
 
@@ -57,7 +65,7 @@ def is_directory_of(folder: Path) -> bool:
 
 def family_of(shape: ModelConfig) -> ModuleType:
     """The family that computes what a shape's block does."""
-    return electra
+    return _BY_BLOCK[shape.block]
 
 
 def architecture_of(network: Network) -> str:
@@ -165,13 +173,14 @@ def _write_network(
         save_file(theirs, folder / WEIGHTS, metadata={"format": "pt"})
     except SafetensorError as error:
         raise OSError(None, str(error)) from error
-    limit = stored.trained_length or network.shape.max_length
+    limit = stored.trained_length or network.shape.max_position_embeddings
     config = config_of(network, stored.vocab, limit)
     _write_json(folder / CONFIG, dict(sorted(config.items())))
     tokenizer = stored.vocab, stored.tokenizer_config
     write_tokenizer(folder, *tokenizer, limit, family.INPUTS)
-    _write_card(network, stored, folder, publication)
     again = read_network(folder)
+    written = network._replace(embedding_size=again.embedding_size)
+    _write_card(written, stored, folder, publication)
     batch, ours, results = verification.reread(network, again, stored.vocab.pad_id)
     if _peer_installed():
         results += _compare_with_peer(folder, network, batch, ours)
@@ -213,8 +222,8 @@ def _compare_with_peer(
                 EXIT_DAMAGED,
             )
     names = {"attention_mask": "input_mask", "token_type_ids": "segment_ids"}
-    inputs = family_of(network.shape).INPUTS
-    inputs = {x: torch.tensor(batch[names.get(x, x)]).long() for x in inputs}
+    family = family_of(network.shape)
+    inputs = {x: torch.tensor(batch[names.get(x, x)]).long() for x in family.INPUTS}
     given = inputs
     if network.task and network.task.has_choices:  # of one choice each
         given = {name: tensor[:, None] for name, tensor in inputs.items()}
@@ -229,6 +238,8 @@ def _compare_with_peer(
             found["logits"] = torch.stack(both, -1).numpy()
         elif "logits" in result:
             found["logits"] = result.logits.numpy()
+            if network.head() == networks.DISCRIMINATOR_HEAD:
+                found["logits"] = found["logits"][family.LOGIT]
         # Of a head of pre-training `networks.outputs` has its name.
         return found | dict.fromkeys(
             (networks.DISCRIMINATOR, networks.GENERATOR), found.get("logits")
@@ -258,8 +269,8 @@ def read_network(
     config = read_json(folder / CONFIG)
     family, shape, embedding_size = shape_of(config, folder)
     place, tensors = folder / WEIGHTS, read_tensors(folder, allow_pytorch_bin)
-    network = family.read(tensors, config, shape, embedding_size, place, note)
-    words = network.tensors.get(f"{networks.EMBEDDINGS}word_embeddings")
+    found, task = family.read(tensors, config, shape, place, note)
+    words = found.get(f"{networks.EMBEDDINGS}word_embeddings")
     if words is not None:
         if (size := config.get("vocab_size", len(words))) != len(words):
             raise UserError(
@@ -267,8 +278,8 @@ def read_network(
                 f"{len(words)} word embeddings.",
                 EXIT_DAMAGED,
             )
-        shape = dataclasses.replace(network.shape, vocab_size=len(words))
-        network = network._replace(shape=shape)
+        shape = dataclasses.replace(shape, vocab_size=len(words))
+    network = Network(shape, embedding_size, found, task)
     family.check_representable(network, str(folder / CONFIG))
     return network
 

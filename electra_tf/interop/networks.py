@@ -191,7 +191,8 @@ def outputs(
             table = encoder.embeddings.word_embeddings.value
             result[GENERATOR] = head.logits(head(hidden), table).numpy()
         elif network.task:
-            result["logits"] = _task_logits(network, hidden.numpy())
+            states = head(hidden) if head else hidden
+            result["logits"] = _task_logits(network, states.numpy())
         results.append(result)
     return results
 
@@ -215,6 +216,7 @@ def _layers(network: Network):
     """(encoder, its head as a layer or None), built."""
     from electra_tf.model.encoder import TextEncoder
     from electra_tf.model.heads import DiscriminatorPredictions, MaskedLMHead
+    from electra_tf.model.layers import PredictionHead
 
     shape, embedding_size = network.shape, network.embedding_size
     encoder = TextEncoder(shape, embedding_size, dtype="float32")
@@ -227,6 +229,9 @@ def _layers(network: Network):
         layer = MaskedLMHead(
             shape, embedding_size, "generator_predictions", dtype="float32"
         )
+    elif network.task and shape.kind.is_pre_norm:
+        layer = PredictionHead(shape, dtype="float32")
+        layer.build((None, shape.hidden_size))
     return encoder, layer
 
 
@@ -307,8 +312,8 @@ def renamed(
     """
     if unknown := sorted(tensors.keys() - names):
         raise UserError(
-            f"{origin} holds {unknown[0]}, which an ELECTRA model of its configuration "
-            "does not have.",
+            f"{origin} holds {unknown[0]}, which a model of its configuration does not "
+            "have.",
             EXIT_DAMAGED,
         )
     return {names[name]: array for name, array in tensors.items()}

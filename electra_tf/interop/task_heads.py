@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 Arrays = dict[str, np.ndarray]
+PREDICTION_HEAD = "prediction_head/"  # scope of layers before a head's own, if any
 SEGMENTS = "electra/embeddings/token_type_embeddings"
 ONE, TWO = '"The chef ate the meal."', '"Who ate it?"'  # texts of a card's example
 # For transformers' GELU to cut numbers at an end: max(x, 0) is within 0.17 / _SHARP of
@@ -66,7 +67,8 @@ class TransformersHead:
           tensors: of the encoder.
           head: the head's, by their names here.
         """
-        found = dict(tensors)
+        before = {k: v for k, v in head.items() if k.startswith(PREDICTION_HEAD)}
+        found = tensors | before
         for name, arrays in zip(self.layers, self.dense(facts, head), strict=True):
             for part, array in zip(("kernel", "bias"), arrays, strict=True):
                 found[f"{name}/{part}"] = np.float32(array)
@@ -81,7 +83,11 @@ class TransformersHead:
 
         Of two layers the first is `hidden` (`ScoresHead.has_hidden_layer`).
         """
-        found, names = dict(tensors), ("hidden", "dense")[-len(self.layers) :]
+        found = {
+            f"{scope}{name}" if name.startswith(PREDICTION_HEAD) else name: array
+            for name, array in tensors.items()
+        }
+        names = ("hidden", "dense")[-len(self.layers) :]
         for ours, theirs in zip(names, self.layers, strict=True):
             for part in ("kernel", "bias"):
                 found[f"{scope}{ours}/{part}"] = found.pop(f"{theirs}/{part}")
@@ -119,12 +125,16 @@ class _Tags(TransformersHead):
         return tuple(letters.get(tag[:2], tag[:2]) + tag[2:] for tag in facts.labels)
 
     def write(self, facts, tensors, head):
-        found, table = super().write(facts, tensors, head), tensors[SEGMENTS]
-        return found | {SEGMENTS: np.repeat(table[1:2], len(table), 0)}
+        return self._with_segment(1, super().write(facts, tensors, head))
 
     def read(self, tensors, scope):
-        found, table = super().read(tensors, scope), tensors[SEGMENTS]
-        return found | {SEGMENTS: np.repeat(table[:1], len(table), 0)}
+        return self._with_segment(0, super().read(tensors, scope))
+
+    def _with_segment(self, row, tensors):
+        """With one row throughout, if the block has the table."""
+        if (table := tensors.get(SEGMENTS)) is None:
+            return tensors
+        return tensors | {SEGMENTS: np.repeat(table[row : row + 1], len(table), 0)}
 
     def segments_and_mask(self, batch):
         return batch["input_mask"], batch["input_mask"]
@@ -186,7 +196,7 @@ class _Text(TransformersHead):
 
     def reason_against(self, facts, config):
         width, count = config.model_config().hidden_size, len(facts.labels)
-        if 2 * count <= width:
+        if 2 * count <= width or len(self.layers) == 1:
             return None
         return (
             f"{self.architecture} has a GELU between two layers {width} wide, which "
@@ -195,10 +205,16 @@ class _Text(TransformersHead):
 
     def dense(self, facts, head):
         """Units of the first layer that are not needed are 0."""
+        if len(self.layers) == 1:
+            return [self.one(facts, head["dense/kernel"], head["dense/bias"])]
         first, last = self.two(facts, head["dense/kernel"], head["dense/bias"])
         spare = len(first[0]) - len(first[1])
         first = np.pad(first[0], ((0, 0), (0, spare))), np.pad(first[1], (0, spare))
         return [first, (np.pad(last[0], ((0, spare), (0, 0))), last[1])]
+
+    def one(self, facts, kernel, bias):
+        """(kernel, bias) of the only layer."""
+        return kernel, bias
 
     def two(self, facts, kernel, bias):
         """(kernel, bias) of both layers, without spare units."""
@@ -215,7 +231,10 @@ class _Text(TransformersHead):
 
 
 class _Number(_Text):
-    """A share cut to 0 ... 1, on the task's scale: max(x, 0) - max(x - 1, 0)."""
+    """A share cut to 0 ... 1, on the task's scale: max(x, 0) - max(x - 1, 0).
+
+    One layer cannot cut it: numbers may lie beyond the scale.
+    """
 
     has_classes = False
 
@@ -224,6 +243,10 @@ class _Number(_Text):
 
     def labels(self, facts):
         return (facts.name,)
+
+    def one(self, facts, kernel, bias):
+        scale = facts.highest - facts.lowest
+        return kernel * scale, bias * scale + facts.lowest
 
     def two(self, facts, kernel, bias):
         kernel, bias = kernel * _SHARP, bias * _SHARP
@@ -235,7 +258,8 @@ class _Number(_Text):
         return first, (np.array([[step], [-step]]), np.array([facts.lowest]))
 
     def expected(self, facts, outputs):
-        share = np.clip(outputs["predictions"], 0, 1)[:, None]
+        share = np.asarray(outputs["predictions"])[:, None]
+        share = share if len(self.layers) == 1 else np.clip(share, 0, 1)
         return facts.lowest + share * (facts.highest - facts.lowest)
 
 

@@ -97,7 +97,7 @@ def attend_locally(
         apart = np.arange(length) - np.arange(length)[:, None]
         bias = padding + _local_bias(apart, reach, direction)
         return attend(query, key, value, bias, rate, seed)
-    count = -(-length // reach)
+    count = (length + reach - 1) // reach  # ONNX rounds negative quotients up.
 
     def groups(x):  # [B, heads, groups, reach, head]
         x = _with_rows(x, count * reach)

@@ -46,10 +46,14 @@ def batch_of(rows, length):
     return dict(zip(NAMES, (ids, mask, mask * 0), strict=True))
 
 
-@pytest.mark.parametrize("act", by_default(["gelu", "gelu_tanh", "relu"], ["gelu"]))
-def test_every_part_at_every_length(tmp_path, act):
+SHAPES = {act: {"hidden_act": act} for act in ("gelu", "gelu_tanh", "relu")}
+SHAPES["modern"] = {"block": "modern", "local_window": 8}
+
+
+@pytest.mark.parametrize("kind", by_default(SHAPES, ["gelu", "modern"]))
+def test_every_part_at_every_length(tmp_path, kind):
     overrides = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    overrides |= {"max_position_embeddings": 40, "hidden_act": act}
+    overrides |= {"max_position_embeddings": 40} | SHAPES[kind]
     out = export(tmp_path, hparams={"model_hparam_overrides": overrides})
     parts = ("detector.onnx", "encoder.onnx", "generator.onnx")
     assert tuple(sorted(p.name for p in out.glob("*.onnx"))) == parts

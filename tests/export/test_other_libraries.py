@@ -18,10 +18,14 @@ from electra_tf.interop import task_heads
 from tests.helpers.cards import run_snippets
 from tests.helpers.interop_models import read_model
 from tests.helpers.runs import by_default
+from tests.helpers.tiny_finetuning import TINY
 from tests.helpers.tiny_trials import (
+    PLAIN,
+    SQUAD,
     TOPICS,
     answers,
     batch_of,
+    topics_task,
     write_data,
     write_run,
     write_trials,
@@ -143,6 +147,65 @@ def test_tagged_names_are_whole_in_pipelines(tmp_path):
     (copy / "manifest.json").unlink()  # Two outputs have one name then.
     [row] = electra_tf.load(copy).predict([["waa", "wab", "waz"]])
     assert {*row["tags"]} <= {*run.model.config.id2label.values()}
+
+
+MODERN = {
+    "cola": "ForSequenceClassification",
+    "sts": "ForSequenceClassification",
+    "topics": "ForSequenceClassification",
+    "chunk": "ForTokenClassification",
+    "pick": "ForMultipleChoice",
+    "squad": "ForQuestionAnswering",
+}
+INPUTS = {"chunk": [["waa", "wab"], ["waz"]], "pick": [("waa", ["wab", "waz"])]}
+INPUTS |= {"squad": [("waa wab", "waz waa wab")], "sts": [("waa wab", "waz")]}
+
+
+@pytest.fixture(scope="module")
+def modern(tmp_path_factory):
+    """The folders of trials on the modern block, by their tasks."""
+    data = write_data(tmp_path_factory.mktemp("data"))
+    shape = TINY["model_hparam_overrides"] | {"block": "modern", "local_window": 8}
+    shape |= {"num_hidden_layers": 2, "intermediate_size": 48}
+    pick = {"type": "multiple_choice", "text_a": "a", "choices": "c", "label": "b"}
+    (data / "pick.jsonl").write_text('{"a": "waa", "c": ["wab", "waz"], "b": 1}\n')
+    tasks = topics_task(data)["tasks"]
+    tasks["pick"] = pick | dict.fromkeys(("train", "dev"), str(data / "pick.jsonl"))
+    found = {}
+    for name in ("cola", "sts", "topics", "chunk", "pick", "squad"):
+        hparams = {"tasks": tasks, "model_hparam_overrides": shape}
+        hparams |= SQUAD | PLAIN if name == "squad" else {}
+        hparams |= {"task_names": [name], "model_dir": name}
+        config, _, _ = write_run(data, hparams)
+        found[name] = Path(config.trial_dir(1))
+    return found
+
+
+@pytest.mark.parametrize("name", by_default(MODERN, ["cola", "chunk"]))
+def test_heads_of_the_modern_block(modern, tmp_path, name):
+    """Verified against transformers as they are written; read back, they answer."""
+    for package in ("torch", "transformers"):
+        pytest.importorskip(package)
+    request = ExportRequest("huggingface", str(tmp_path / "out"), what=name)
+    formats.export(request._replace(init_checkpoint=str(modern[name])))
+    folder = tmp_path / "out" / name
+    config = json.loads((folder / "config.json").read_text())
+    assert config["architectures"] == [f"ModernBert{MODERN[name]}"]
+    manifest = json.loads((folder / "manifest.json").read_text())
+    checks = {(c["quantity"], c["read_by"]) for c in manifest["verification"]}
+    for reader in ("electra_tf as fine-tuned", "electra_tf", "transformers"):
+        assert ("logits", reader) in checks
+    inputs = INPUTS.get(name, ["waa wab", "waz"])
+    ours = electra_tf.load(modern[name]).predict(inputs)
+    again = electra_tf.load(folder).predict(inputs)
+    for one, other in zip(ours, again, strict=True):
+        assert one.keys() == other.keys()
+        for key, value in one.items():
+            if key == "value":  # There a number is not cut to the scale.
+                other[key] = np.clip(other[key], 0, 5)
+            elif key == "tags":  # A trial's are those of its file.
+                other[key] = [x.replace("S-", "B-") for x in other[key]]
+            assert other[key] == pytest.approx(value, abs=1e-4), key
 
 
 @pytest.mark.parametrize(

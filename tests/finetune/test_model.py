@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Heads, and the model that they are part of."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
@@ -37,8 +39,9 @@ HEADS = {
 }
 
 
-def make_model(heads=None, seed=0, **kwargs) -> FinetuningModel:
-    model = FinetuningModel(SHAPE, 8, heads or HEADS, **kwargs)
+def make_model(heads=None, seed=0, block="bert", **kwargs) -> FinetuningModel:
+    shape = dataclasses.replace(SHAPE, block=block)
+    model = FinetuningModel(shape, 8, heads or HEADS, **kwargs)
     rng = np.random.default_rng(seed)
     for variable in model.trainable_variables:
         noise = rng.normal(0, 0.2, variable.shape)
@@ -300,8 +303,9 @@ def test_config_reaches_heads_and_rates():
     assert create_finetuning_optimizer(flat, 10).layer_factor is None
 
 
-def test_keras_file_has_encoder_and_heads(tmp_path):
-    model, batch = make_model(), make_batch()
+@pytest.mark.parametrize("block", ["bert", "modern"])
+def test_keras_file_has_encoder_and_heads(tmp_path, block):
+    model, batch = make_model(block=block), make_batch()
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     found, expected = loaded(batch), model(batch)

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from electra_tf.errors import UserError
 from electra_tf.interop import readers
@@ -78,6 +79,12 @@ def flip_one_bit(file, rng) -> bytes:
     flipped[rng.integers(len(data))] ^= 1 << int(rng.integers(8))
     file.write_bytes(flipped)
     return data
+
+
+def change_weights(folder, change):
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
 
 
 def edit_json(path, **changes) -> None:

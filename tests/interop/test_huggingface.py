@@ -21,6 +21,7 @@ from tests.helpers.interop_models import (
     assert_equal_tensors,
     assert_same,
     at_masked,
+    change_weights,
     edit_json,
     flip_one_bit,
     golden,
@@ -69,12 +70,6 @@ def foreign(copy):
     """A directory to change, without a manifest, as of other programs."""
     (copy / "manifest.json").unlink()
     return copy
-
-
-def change_weights(folder, change):
-    tensors = load_file(folder / "model.safetensors")
-    change(tensors)
-    save_file(tensors, folder / "model.safetensors")
 
 
 CASES = [

@@ -77,7 +77,10 @@ def write(
     license, language, handle = publication
     languages = language.split(",") if language else None
     front = ModelCardData(license=license, language=languages, **metadata)
-    known = dataclasses.asdict(shape or stored.config.model_config()) | {
+    shape = shape or stored.config.model_config()
+    positions = shape.max_position_embeddings if shape.kind.has_tables else "any number"
+    known = dataclasses.asdict(shape) | {
+        "positions": positions,
         "title": (handle or stored.name).split("/")[-1],
         **{"kind": "", "limits": ""},
         "license": license or "not stated",
