@@ -224,9 +224,9 @@ def configure_devices(config) -> None:
 def uses_jit(config) -> bool:
     """Whether XLA compiles the step: `jit_compile`, or by default the faster choice.
 
-    Measured for ELECTRA-Small on 2 CPU cores (docs/hardware.md): XLA is 1.2 times
-    as fast in float32, and slower in bfloat16, for which it does not use AMX. For
-    varying lengths (fine-tuning) plain graphs are faster.
+    Measured on 2 CPU cores (docs/hardware.md): steps of one length are faster with XLA
+    in float32, and slower in bfloat16, for which it does not use AMX. For varying
+    lengths (fine-tuning) plain graphs are faster.
     """
     if config.jit_compile is not None:
         return config.jit_compile
@@ -234,7 +234,22 @@ def uses_jit(config) -> bool:
         return False  # TPUs always compile.
     if tf.config.list_physical_devices("GPU"):
         return True
-    return config.has_one_length and config.precision == "float32" and not config.debug
+    faster = config.has_one_length and config.precision == "float32"
+    return faster and not config.debug and _pays(config)
+
+
+def _pays(config) -> bool:
+    """Whether XLA saves more seconds of all steps than it takes to compile one.
+
+    Through the measurements of ELECTRA-Small and electra_pocket
+    (docs/measurements/pretraining_step.md#when-xla-pays).
+    """
+    networks = config.model_config(), config.generator_config()
+    layers = sum(n.num_hidden_layers for n in networks)
+    per_token = sum(72 * n.num_hidden_layers * n.hidden_size**2 for n in networks)
+    flops = per_token * config.train_batch_size * config.max_seq_length
+    saved = 0.002 + 2.4e-12 * flops
+    return config.num_train_steps * saved > 4.0 + 0.6 * layers
 
 
 def create_strategy(config, cluster: Cluster | None = None) -> Placement:

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.pretraining import PretrainingConfig
+from electra_tf.config.run import NO_DATA, read_config
 from electra_tf.errors import UserError
 from electra_tf.model import target
 from electra_tf.train import distribution
@@ -104,7 +105,7 @@ def test_devices_are_set_up(monkeypatch):
 
 @pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
 def test_where_xla_compiles(monkeypatch, precision):
-    default = config(jit_compile=None, precision=precision)
+    default = config(jit_compile=None, precision=precision, num_train_steps=10_000)
     assert distribution.uses_jit(default) == (precision == "float32")
     assert distribution.uses_jit(config(jit_compile=True, precision=precision))
     # A TPU compiles by itself.
@@ -112,6 +113,18 @@ def test_where_xla_compiles(monkeypatch, precision):
     set_up(monkeypatch, ["first"])
     assert distribution.uses_jit(default)
     assert not distribution.uses_jit(config(jit_compile=False, precision=precision))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "few", "many"),
+    [("electra_small", 20, 60), ("electra_pocket", 200, 2000)],
+)
+def test_xla_compiles_where_enough_steps_follow(recipe, few, many):
+    for steps, pays in ((few, False), (many, True)):
+        changes = {"num_train_steps": steps, "train_batch_size": 32}
+        hparams = read_config(recipe) | changes
+        made = PretrainingConfig.from_hparams(NO_DATA, "model", hparams)
+        assert distribution.uses_jit(made) == pays
 
 
 def weights_of(prefix):
