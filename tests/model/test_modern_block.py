@@ -10,6 +10,7 @@ import tensorflow as tf
 from electra_tf.config.model import ModelConfig
 from electra_tf.model import attention
 from electra_tf.model.encoder import TextEncoder
+from tests.helpers.encoder_passes import assert_same, pass_of
 from tests.helpers.runs import by_default
 
 CONFIG = ModelConfig(
@@ -179,6 +180,11 @@ def test_variants_traced_once_compute_and_learn_the_same(policy, jit):
     for one, other in zip(eager, graph, strict=True):
         atol = np.abs(one).max() * (0.05 if policy else 1e-5)
         np.testing.assert_allclose(one, other, atol=atol)
+
+
+def test_form_for_tpus_is_the_same():
+    shape = {"block": "modern", "local_window": 4, "num_hidden_layers": 4}
+    assert_same(pass_of(for_target="tpu", **shape)[0], pass_of(**shape)[0])
 
 
 def test_gradients_are_the_numerical_ones():
