@@ -14,7 +14,7 @@ from absl import logging
 from electra_tf.errors import UserError
 from electra_tf.export import finetuned_task, parts
 from electra_tf.export.request import ExportRequest
-from electra_tf.export.signatures import Check, Servable
+from electra_tf.export.signatures import NAMES, Check, Servable
 from electra_tf.inference.model import Model
 from electra_tf.inference.pretrained_model import PretrainedModel
 from electra_tf.interop import verification
@@ -162,7 +162,8 @@ def _differences(loaded, checks: Sequence[Check]) -> dict[str, float]:
         inputs = {name: tf.constant(x) for name, x in check.inputs.items()}
         outputs = loaded.signatures[check.signature](**inputs)
         for name, expected in check.expected.items():
-            gap = verification.difference(expected, outputs[name].numpy())
+            mask = check.inputs.get(NAMES[1])
+            gap = verification.difference(expected, outputs[name].numpy(), mask)
             # Sums round by the size of their terms: of scores up to 20, one near 0 too.
             gap /= verification.scale_of(expected)
             key = f"{check.signature}/{name}"

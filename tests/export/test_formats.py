@@ -142,7 +142,8 @@ def test_a_modern_block_is_read_back_and_refused_by_name(tmp_path):
     assert "max_position_embeddings" not in inferred
     weights = {v.path: v.numpy() for v in source.pretrainer.variables}
     same(run.read(log=print).tensors, weights)
-    export(tmp_path, tmp_path / "detector", "saved_model", what="detector")
+    for what in ("detector", "encoder"):
+        export(tmp_path, tmp_path / what, "saved_model", what=what)
     for kind in formats.FORMATS.keys() - set(BLOCKS["modern"].formats):
         with pytest.raises(UserError, match=f"{kind} .*block modern.*\n.*saved_model"):
             export(tmp_path, tmp_path / kind, kind)
