@@ -102,7 +102,7 @@ def shared_output(variant="electra"):
     return shared_model(variant)(tiny_batch())
 
 
-def tiny_batch(rows=ROWS, seed=0, **options) -> dict[str, tf.Tensor]:
+def tiny_batch(rows=ROWS, seed=0, temperature=None, **options) -> dict[str, tf.Tensor]:
     """Masked sentence pairs of several lengths; the first row is not padded."""
     rng = np.random.default_rng(seed)
     ids = rng.integers(5, VOCAB_SIZE, (rows, LENGTH)).astype(np.int32)
@@ -119,7 +119,7 @@ def tiny_batch(rows=ROWS, seed=0, **options) -> dict[str, tf.Tensor]:
         {name: tf.constant(value) for name, value in batch.items()},
         seed,
         0,
-        masking.Masking(tiny_config(**options), SPECIAL_IDS),
+        masking.Masking(tiny_config(**options), SPECIAL_IDS, temperature=temperature),
     )
 
 
