@@ -251,7 +251,6 @@ def test_model_saved_by_transformers_computes_the_same(tmp_path, kind):
         ("local_window 7", {"local_attention": 7}),
         ("decoder.weight is not the word", lambda t: t.update(untied(t))),
     ],
-    ids=str,
 )
 def test_what_cannot_be_represented_is_refused(exported, tmp_path, text, changes):
     folder = shutil.copytree(exported(*CASES[3]), tmp_path / "copy")
