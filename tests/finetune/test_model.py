@@ -134,7 +134,9 @@ def test_output_is_independent_of_padding():
 
 def test_ends_are_scored_as_by_one_wide_layer():
     """The product is split in two; the paper describes one."""
-    head = TaskHead(6, SpanHead(beam_size=2), name="qa")
+    head = TaskHead(
+        dataclasses.replace(SHAPE, hidden_size=6), SpanHead(beam_size=2), name="qa"
+    )
     head.build()
     rng = np.random.default_rng(0)
     for variable in head.trainable_variables:

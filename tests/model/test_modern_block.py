@@ -178,8 +178,12 @@ def test_variants_traced_once_compute_and_learn_the_same(policy, jit):
     graph = tf.function(outputs_and_gradients, autograph=False, jit_compile=jit)()
     assert sorted({*traces}) == [(False, False), (False, True), (True, True)]
     for one, other in zip(eager, graph, strict=True):
-        atol = np.abs(one).max() * (0.05 if policy else 1e-5)
-        np.testing.assert_allclose(one, other, atol=atol)
+        if policy:  # Single elements differ by the order of bfloat16's roundings.
+            difference = tf.cast(one - other, tf.float32)
+            assert tf.norm(difference) <= 0.1 * tf.norm(tf.cast(one, tf.float32))
+        else:
+            atol = np.abs(one).max() * 1e-5
+            np.testing.assert_allclose(one, other, atol=atol)
 
 
 def test_form_for_tpus_is_the_same():
