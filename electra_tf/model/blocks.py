@@ -42,6 +42,8 @@ class Block(keras.layers.Layer):
     config/model.py. `build` takes no shape, `call` what `BertBlock.call` does.
 
     Attributes:
+      attention, intermediate, output_layer: the scopes that a kind makes, each of its
+        own layers.
       variant: blocks of one encoder with an equal one differ in their weights only.
 
     Args:
@@ -50,6 +52,9 @@ class Block(keras.layers.Layer):
       direction: of the encoder; `score_bias` has it as well.
     """
 
+    attention: Scope
+    intermediate: Scope
+    output_layer: Scope
     variant: tuple = ()
 
     def __init__(
@@ -60,6 +65,12 @@ class Block(keras.layers.Layer):
         self.direction = direction
         self.head_size = config.hidden_size // config.num_attention_heads
         self.activation = activation(config.hidden_act)
+
+    def build(self, input_shape=None):
+        width = self.config.hidden_size
+        self.attention.build((None, width))
+        self.intermediate.build((None, width))
+        self.output_layer.build((None, self.config.intermediate_size))
 
     def _scope(self, name: str, **layers: keras.layers.Layer) -> Scope:
         return Scope(name, self.dtype_policy, **layers)
@@ -116,12 +127,6 @@ class BertBlock(Block):
 
     def _residual(self) -> Scope:
         return self._scope("output", dense=self._dense(), layer_norm=self._norm())
-
-    def build(self, input_shape=None):
-        width = self.config.hidden_size
-        self.attention.build((None, width))
-        self.intermediate.build((None, width))
-        self.output_layer.build((None, self.config.intermediate_size))
 
     def call(
         self, x: tf.Tensor, score_bias: tf.Tensor, seed: tf.Tensor | None = None

@@ -53,12 +53,6 @@ class ModernBlock(Block):
         dense = self._dense(stddev=self.config.output_range)
         return self._scope("output", dense=dense)
 
-    def build(self, input_shape=None):
-        width = self.config.hidden_size
-        self.attention.build((None, width))
-        self.intermediate.build((None, width))
-        self.output_layer.build((None, self.config.intermediate_size))
-
     def call(
         self, x: tf.Tensor, score_bias: tf.Tensor, seed: tf.Tensor | None = None
     ) -> tf.Tensor:
