@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # From text to a model that answers, in a few minutes on two CPU cores: builds a
-# vocabulary and TFRecords from the novels in examples/, pre-trains a small ELECTRA by the
-# recipe that is best in so few steps (docs/measurements/experiments.md, successors),
-# evaluates it on text it has not seen, shows which replaced words its discriminator
-# catches, fine-tunes it to tell two authors apart, exports that as a SavedModel and asks
-# it in a process that has TensorFlow only.
+# vocabulary and TFRecords from the novels in examples/, pre-trains a small ELECTRA by a
+# recipe for few steps (docs/measurements/experiments.md, the quickstart), evaluates it
+# on text it has not seen, shows which replaced words its discriminator catches,
+# fine-tunes it to tell two authors apart, exports that as a SavedModel and asks it in a
+# process that has TensorFlow only.
 #
 #   ./quickstart.sh [OUTPUT_DIR]
 #
@@ -51,12 +51,12 @@ for part in corpus:pretrain heldout:heldout; do
   else
     run build_pretraining_dataset.py --corpus-dir "examples/${part%:*}" \
       --vocab-file "$out/vocab.txt" --output-dir "$records" --max-seq-length 32 \
-      --num-processes 2
+      --packing full --num-processes 2
   fi
 done
 
 heading "3/9  Pre-training" \
-  "Replaces words by frequent ones; learns which (disc, recall: share found) and what stood there (token, acc)."
+  "Fills masks with likely words (gen); learns which are wrong (disc, recall) and what stood there (token, acc)."
 run run_pretraining.py --data-dir "$out" --model-name $name \
   --config examples/quickstart.json
 
