@@ -69,7 +69,7 @@ def _list(cls: type, without: type | None = None) -> str:
     for field in dataclasses.fields(cls):
         doc, default = field.metadata["doc"], default_of(field)
         allowed = field.metadata["allowed"]
-        choices = allowed if isinstance(allowed, tuple) else ()
+        choices = () if isinstance(allowed, str) else allowed
         if names := ", ".join(show(choice) for choice in choices):
             doc += f" Choices: {names}."
         if field.name not in left_out:

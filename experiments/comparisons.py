@@ -89,6 +89,21 @@ _BLIMP = {
     "Electric": {"objective": "electric"},
     "Electric, unigram": {"objective": "electric"} | _UNIGRAM,
 }
+# The modern block's feed-forward layer has three matrices, so two thirds of the width.
+_MODERN = {"block": "modern", "intermediate_size": 344, "global_rope_theta": 10000.0}
+_MODERN = {"model_hparam_overrides": _MODERN}
+_BLOCKS = {
+    name + block: hparams | shape
+    for block, shape in {"": {}, ", modern block": _MODERN}.items()
+    for name, hparams in {
+        "BERT 80/10/10, 40 % masked": _SUCCESSORS["BERT 80/10/10, 40 % masked"],
+        "Multi-choice": _SUCCESSORS["Multi-choice, unigram, 40 % masked"],
+        "ELECTRA": {},
+        "Multi-choice, Muon": _SUCCESSORS["Multi-choice, unigram, 40 % masked"]
+        | {"optimizer": "muon"},
+    }.items()
+}
+_RATES = (5e-4, 1e-3, 2e-3)
 _BUDGETS = {"": 1.0, " 1/2": 0.5, " x 2": 2.0}
 
 
@@ -202,6 +217,20 @@ _COMPARISONS = [
         "no table of the papers",
         [Variant(name, hparams) for name, hparams in _BLIMP.items()],
         recipes={"pocket": "blimp", "gpu": "blimp_gpu"},
+    ),
+    Comparison(
+        "block_rates",
+        "Learning rates of both blocks",
+        "no table of the papers; tuning sets",
+        [
+            Variant(
+                f"{name} {rate:g}", hparams | {"learning_rate": rate}, line=name, x=rate
+            )
+            for rate in _RATES
+            for name, hparams in _BLOCKS.items()
+        ],
+        x_label="learning rate",
+        tuning=True,
     ),
     Comparison(
         "learning_rate",

@@ -5,9 +5,9 @@
 
 Instead of objectives: generator_size, two_stage_adversarial, sharing, efficiency,
 masking, recipes, survivors, blimp; or, on other data than those that results are
-measured on, learning_rate and successors. docs/experiments.md. --output-dir holds runs
-of one scale, text and set of hparams, listed in runs.json; what two experiments there
-have in common is run once.
+measured on, learning_rate, successors and block_rates. docs/experiments.md.
+--output-dir holds runs of one scale, text and set of hparams, listed in runs.json; what
+two experiments there have in common is run once.
 """
 
 from __future__ import annotations

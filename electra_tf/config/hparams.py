@@ -52,7 +52,7 @@ LARGEST = 2**31 - 1
 def hparam(
     default: Any,
     doc: str,
-    allowed: str | tuple[Any, ...] = "",
+    allowed: str | Collection[Any] = "",
     applies_to: Mapping[str, Collection[Any]] = MappingProxyType({}),
     *,
     role: Role,
@@ -215,7 +215,7 @@ def check(cls: type, hparams: dict[str, Any], source: str) -> dict[str, Any]:
 def _checked(field: dataclasses.Field, hint: Any, value: Any, source: str) -> Any:
     allowed, wrong = field.metadata["allowed"], ""
     converted = _of_type(hint, value)
-    if isinstance(allowed, tuple):
+    if not isinstance(allowed, str):
         if left := LEFT.get(f"{field.name} {value}"):
             raise UserError(f"{field.name} {value} in {source} {left.message}.")
         if converted not in allowed:

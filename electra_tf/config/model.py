@@ -13,7 +13,7 @@ class BlockKind(NamedTuple):
     """Facts about a kind of encoder block; the class is the contract of `Block`.
 
     Attributes:
-      implementation: "module:Class" in electra_tf.model.
+      implementation: "module:Class"; ".module" is one of electra_tf.model.
       has_tables: whether segments and positions have embeddings; those of positions
         limit the length.
       has_biases: whether dense layers and layer norms have a bias, heads included.
@@ -39,9 +39,9 @@ class BlockKind(NamedTuple):
 
 _ALL_FORMATS = ("huggingface", "hub", "keras_hub", "onnx", "saved_model", "tf1")
 BLOCKS = {
-    "bert": BlockKind("blocks:BertBlock", formats=_ALL_FORMATS),
+    "bert": BlockKind(".blocks:BertBlock", formats=_ALL_FORMATS),
     "modern": BlockKind(
-        "modern_block:ModernBlock",
+        ".modern_block:ModernBlock",
         has_tables=False,
         has_biases=False,
         is_pre_norm=True,
@@ -92,7 +92,7 @@ class ModelConfig:
     block: str = identity(
         "bert",
         "Encoder block: bert, or modern: ModernBERT's (docs/objectives.md).",
-        tuple(BLOCKS),
+        BLOCKS,  # with rows that are added later
     )
     local_window: int = identity(
         128, "Tokens that a local layer attends to, half on each side.", ">= 2", _MODERN

@@ -327,4 +327,4 @@ class TextEncoder(keras.layers.Layer):
 def block_class(kind: BlockKind) -> type[Block]:
     """The class of a row of `config.model.BLOCKS`."""
     module, _, name = kind.implementation.partition(":")
-    return getattr(importlib.import_module(f"electra_tf.model.{module}"), name)
+    return getattr(importlib.import_module(module, "electra_tf.model"), name)

@@ -368,21 +368,32 @@ def test_splits_of_the_marks_task_do_not_overlap(tmp_path):
     assert not parts["tuning"] & parts["test"]
 
 
-def test_an_objective_outside_of_the_package(tmp_path):
+@pytest.mark.parametrize(
+    ("program", "hparam", "name", "metric"),
+    [
+        ("contrast", "objective", "contrast", "contrastive_loss"),
+        ("ingredients", "block", "post_norm", "disc_loss"),
+    ],
+)
+def test_an_idea_outside_of_the_package(tmp_path, program, hparam, name, metric):
     """It is trained and evaluated by its script, and refused elsewhere."""
     write_tiny_data(tmp_path)
-    hparams = tiny(objective="contrast", num_train_steps=3, log_steps=1)
+    hparams = tiny(num_train_steps=3, log_steps=1)
+    place = hparams["model_hparam_overrides"] if hparam == "block" else hparams
+    place[hparam] = name
     flags = [f"--data-dir={tmp_path}", "--model-name=m"]
     for more in ({}, {"do_train": False, "do_eval": True}):
         given = f"--hparams={json.dumps(hparams | more)}"
-        done = run_script("experiments/contrast.py", "pretrain", *flags, given, env={})
+        done = run_script(
+            f"experiments/{program}.py", "pretrain", *flags, given, env={}
+        )
         check_ok(done)
     rows = map(json.loads, (tmp_path / "models/m/metrics.jsonl").open())
-    losses = [row["contrastive_loss"] for row in rows]
+    losses = [row[metric] for row in rows]
     assert len(losses) == 3 and min(losses) > 0
-    assert "contrastive_loss = " in done.stdout
+    assert f"{metric} = " in done.stdout
     elsewhere = run_script("run_pretraining.py", *flags, given)
-    assert elsewhere.returncode == EXIT_CONFIG and "objective" in elsewhere.stderr
+    assert elsewhere.returncode == EXIT_CONFIG and hparam in elsewhere.stderr
 
 
 def test_views_of_one_sequence_find_each_other(monkeypatch):
