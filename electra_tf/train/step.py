@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -228,7 +229,7 @@ class TrainingStep:
         # The optimizer skips the update if the norm is not finite. It must also do so
         # if only the loss is not finite.
         gate = tf.where(tf.math.is_finite(sums[0]), 1.0, np.nan)
-        smallest = int(np.argmin([g.shape.num_elements() for g in gradients]))
+        smallest = int(np.argmin([math.prod(v.shape) for v in self._variables]))
         gradients[smallest] *= gate
         return gradients, sums
 

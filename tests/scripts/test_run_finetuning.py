@@ -243,19 +243,22 @@ def _without_dropout():
 
 
 @pytest.mark.thorough
-def test_batches_in_parts_by_length_learn_the_same(data):
+@pytest.mark.parametrize(("block", "parts"), [("bert", 2), ("modern", 1)])
+def test_batches_by_length_learn_the_same(data, block, parts):
     given = {"task_names": ["cola"], "num_train_epochs": 1.0, "seed": 3}
-    given["model_hparam_overrides"] = TINY["model_hparam_overrides"] | NO_DROPOUT
-    given["gradient_accumulation_steps"] = 2
+    shape = TINY["model_hparam_overrides"] | NO_DROPOUT | {"block": block}
+    given["model_hparam_overrides"] = shape
+    given["gradient_accumulation_steps"] = parts
 
     losses = {}
-    for name, buckets in (("whole", []), ("parts", [8])):
+    for name, buckets in (("whole", []), ("cut", [8])):
         hparams = given | {"length_buckets": buckets}
-        run = succeed(data, name, hparams, before=_without_dropout)
-        assert ("in 2 parts by length" in run.stdout) == (name == "parts")
-        trial = data / "models" / name / "finetuning_models" / "cola_model_1"
+        run = succeed(data, f"{name}_{block}", hparams, before=_without_dropout)
+        in_parts = name == "cut" and parts > 1
+        assert ("in 2 parts by length" in run.stdout) == in_parts
+        trial = data / f"models/{name}_{block}/finetuning_models/cola_model_1"
         losses[name] = [row["loss"] for row in metrics_of(trial)]
-    np.testing.assert_allclose(losses["parts"], losses["whole"], rtol=1e-4)
+    np.testing.assert_allclose(losses["cut"], losses["whole"], rtol=1e-4)
 
 
 # Best weights and early stopping.
