@@ -19,7 +19,7 @@ _NAMES |= {"gated": "Gated", "post_norm": "PostNorm"}
 # Before the imports below: they make the choices of hparams from the rows.
 for _name, _class in _NAMES.items():
     _gated = _name in ("gated", "post_norm")
-    BLOCKS[_name] = BlockKind(f"ingredients:{_class}", is_gated=_gated, formats=())
+    BLOCKS[_name] = BlockKind(f"ingredients:{_class}", is_gated=_gated)
 
 from electra_tf.model.attention import rotated  # noqa: E402
 from electra_tf.model.blocks import BertBlock  # noqa: E402

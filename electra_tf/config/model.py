@@ -24,7 +24,6 @@ class BlockKind(NamedTuple):
       is_gated: whether the feed-forward layer is.
       norm_epsilon: of layer norms.
       widening: the usual intermediate_size as a multiple of hidden_size.
-      formats: those of export_model.py that have it.
     """
 
     implementation: str
@@ -34,12 +33,10 @@ class BlockKind(NamedTuple):
     is_gated: bool = False
     norm_epsilon: float = 1e-12
     widening: float = 4
-    formats: tuple[str, ...] = ("huggingface", "saved_model", "hub", "onnx")
 
 
-_ALL_FORMATS = ("huggingface", "hub", "keras_hub", "onnx", "saved_model", "tf1")
 BLOCKS = {
-    "bert": BlockKind(".blocks:BertBlock", formats=_ALL_FORMATS),
+    "bert": BlockKind(".blocks:BertBlock"),
     "modern": BlockKind(
         ".modern_block:ModernBlock",
         has_tables=False,

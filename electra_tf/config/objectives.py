@@ -116,6 +116,8 @@ class ObjectiveKind(NamedTuple):
       own: hparams that have no effect with most other objectives.
       uses_q: whether its loss has the probability q of samples, which must therefore
         be the generator's own.
+      is_energy: whether the discriminator's logit is an energy, whose sigmoid is not
+        the probability of a replacement.
       learns: what the loss trains; GENERATOR, MAIN or both.
       begins_with: the objective of the run's first steps, `stage_one_steps`.
       main_network: whether there is an encoder beside the generator's own ones (of
@@ -133,6 +135,7 @@ class ObjectiveKind(NamedTuple):
     needs: dict[str, Any] = {}
     own: tuple[str, ...] = ()
     uses_q: bool = False
+    is_energy: bool = False
     learns: tuple[str, ...] = (GENERATOR, MAIN)
     begins_with: str | None = None
     main_network: bool = True
@@ -150,7 +153,11 @@ _ONE_SIZE = {"generator_hidden_size": 1.0, "generator_layers": 1.0}
 OBJECTIVES = {
     "electra": ObjectiveKind(".objectives:Electra", True),
     "electric": ObjectiveKind(
-        ".objectives:Electric", True, ("two_tower", "unigram"), uses_q=True
+        ".objectives:Electric",
+        True,
+        generators=("two_tower", "unigram"),
+        uses_q=True,
+        is_energy=True,
     ),
     "mlm": ObjectiveKind(
         ".objectives:MaskedLM", True, ("tied",), learns=(GENERATOR,), heads=()

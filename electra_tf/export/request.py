@@ -6,9 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from electra_tf.config.model import ModelConfig
 from electra_tf.config.run import run_directory
-from electra_tf.errors import UserError
 from electra_tf.interop import readers
 from electra_tf.interop.cards import Publication
 from electra_tf.interop.checkpoint import CheckpointInfo, StoredModel
@@ -69,14 +67,4 @@ class ExportRequest(NamedTuple):
           slots: whether to read the optimizer's slots as well.
         """
         found = self.find_model()
-        model = stored.read(found, self.vocab_file, self.hparams, slots=slots)
-        self.check_block(model.config.model_config())
-        return model
-
-    def check_block(self, shape: ModelConfig) -> None:
-        """Raises `UserError` where the format cannot have the encoder's blocks."""
-        if self.format not in shape.kind.formats:
-            raise UserError(
-                f"--format {self.format} cannot have a model of the block "
-                f"{shape.block}.\nIt goes with {', '.join(shape.kind.formats)}."
-            )
+        return stored.read(found, self.vocab_file, self.hparams, slots=slots)

@@ -20,7 +20,7 @@ from electra_tf.interop.task_heads import BY_LAYER, TransformersHead
 from electra_tf.text.vocabulary import Vocabulary
 
 Tensors = dict[str, np.ndarray]
-MODEL_TYPE = "electra"
+MODEL_TYPE, BLOCK = "electra", "bert"
 ARCHITECTURES = {
     networks.DISCRIMINATOR_HEAD: "ElectraForPreTraining",
     networks.GENERATOR_HEAD: "ElectraForMaskedLM",

@@ -26,6 +26,7 @@ from safetensors.numpy import save_file
 
 from electra_tf import startup
 from electra_tf.config.model import ModelConfig
+from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.console import Log, silent
 from electra_tf.errors import EXIT_DAMAGED, UserError, reason_of
 from electra_tf.interop import (
@@ -48,7 +49,6 @@ from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary, write_tokens
 FORMAT = "huggingface"
 CONFIG = "config.json"
 FAMILIES = {electra.MODEL_TYPE: electra, modernbert.MODEL_TYPE: modernbert}
-_BY_BLOCK = {"bert": electra, "modern": modernbert}
 # Keys of config.json that change the computation and have one value here.
 _ALWAYS = {"quantization_config": None, "auto_map": None}  # a program of its own
 
@@ -65,7 +65,9 @@ def is_directory_of(folder: Path) -> bool:
 
 def family_of(shape: ModelConfig) -> ModuleType:
     """The family that computes what a shape's block does."""
-    return _BY_BLOCK[shape.block]
+    by_block = {family.BLOCK: family for family in FAMILIES.values()}
+    networks.check_block(shape, FORMAT, by_block)
+    return by_block[shape.block]
 
 
 def architecture_of(network: Network) -> str:
@@ -601,8 +603,8 @@ def _write_card(
     use = "model" if "texts" in example else "pipeline"
     limits = []
     if network.head() == networks.DISCRIMINATOR_HEAD:
-        is_electric = stored.config.objective == "electric"
-        limits = ["detector", *(["electric"] if is_electric else [])]
+        is_energy = OBJECTIVES[stored.config.objective].is_energy
+        limits = ["detector", *(["electric"] if is_energy else [])]
     cards.write(
         folder,
         stored,

@@ -24,7 +24,7 @@ from electra_tf.config.hparams import check
 from electra_tf.config.model import ModelConfig
 from electra_tf.console import Log
 from electra_tf.errors import EXIT_DAMAGED, UserError, reason_of
-from electra_tf.interop import cards, networks, verification
+from electra_tf.interop import cards, electra, networks, verification
 from electra_tf.interop.cards import UNSTATED, Publication
 from electra_tf.interop.checkpoint import CheckpointInfo, StoredModel
 from electra_tf.interop.networks import Network
@@ -86,7 +86,9 @@ def write_keras_hub(
     does not compute the same, 73 if it cannot be written.
     """
     found = networks.split(stored, what)
-    if (act := stored.config.model_config().hidden_act) not in ("gelu", "gelu_tanh"):
+    shape = stored.config.model_config()
+    networks.check_block(shape, FORMAT, [electra.BLOCK])
+    if (act := shape.hidden_act) not in ("gelu", "gelu_tanh"):
         raise UserError(f"hidden_act is {act}; KerasHub's {CLASS} always has gelu.")
     tokens = stored.vocab.tokens
     if len({token.strip() for token in tokens}) < len(tokens):

@@ -22,7 +22,7 @@ from electra_tf.interop.networks import ENCODER, Network
 from electra_tf.interop.task_heads import PREDICTION_HEAD, TransformersHead
 from electra_tf.text.vocabulary import Vocabulary
 
-MODEL_TYPE = "modernbert"
+MODEL_TYPE, BLOCK = "modernbert", "modern"
 ARCHITECTURES = {
     networks.DISCRIMINATOR_HEAD: "ModernBertForTokenClassification",
     networks.GENERATOR_HEAD: "ModernBertForMaskedLM",
@@ -144,7 +144,7 @@ def shape_of(config: dict[str, Any], place) -> tuple[ModelConfig, int]:
             f"{place}: layer_types is {kinds}; here the first layer and every n-th "
             "after it attend everywhere, the others locally."
         )
-    values |= {"block": "modern", "global_every": every}
+    values |= {"block": BLOCK, "global_every": every}
     shape = electra.checked_shape(values, place)
     return shape, shape.hidden_size
 

@@ -10,7 +10,7 @@ the names of its weights begin with `electra/`, `discriminator_predictions/`,
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -113,6 +113,15 @@ def split(stored: checkpoint.StoredModel, what: str = "all") -> dict[str, Networ
     if what not in found:
         raise UserError(f"{stored.origin} has no {what}; it has {', '.join(found)}.")
     return {what: found[what]}
+
+
+def check_block(shape: ModelConfig, format: str, blocks: Container[str]) -> None:
+    """Raises `UserError` for a model of a block that a format cannot hold."""
+    if shape.block not in blocks:
+        raise UserError(
+            f"{format} cannot hold a model of the block {shape.block}.\n"
+            "--format saved_model can."
+        )
 
 
 def is_representable(stored: checkpoint.StoredModel) -> bool:

@@ -21,9 +21,9 @@ from electra_tf.config.objectives import GENERATORS, OBJECTIVES
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import Log, silent
 from electra_tf.errors import EXIT_DAMAGED, UserError, reason_of
-from electra_tf.interop import checkpoint, verification
+from electra_tf.interop import checkpoint, electra, verification
 from electra_tf.interop.checkpoint import CheckpointInfo, StoredModel
-from electra_tf.interop.networks import EMBEDDINGS, ENCODER
+from electra_tf.interop.networks import EMBEDDINGS, ENCODER, check_block
 from electra_tf.storage import checkpoints, manifest
 from electra_tf.storage.atomic_folder import atomic_folder
 from electra_tf.storage.checkpoints import StoredTensors
@@ -168,6 +168,7 @@ def write_tf1(
         raise UserError(
             f"--what {what}: --format tf1 holds the whole model; leave --what out."
         )
+    check_block(stored.config.model_config(), FORMAT, [electra.BLOCK])
     with atomic_folder(output_dir) as folder:
         prefix = folder / manifest.name_of(stored.step)
         save_tensors(prefix, stored)
