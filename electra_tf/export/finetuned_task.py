@@ -14,7 +14,6 @@ from electra_tf.export import signatures
 from electra_tf.export.request import ExportRequest
 from electra_tf.export.signatures import PROBES, Check, Servable, encoded
 from electra_tf.finetune.results import CONFIG, hparams_in
-from electra_tf.finetune.task import ServedModel
 from electra_tf.inference.finetuned import FinetunedModel, read_trial
 from electra_tf.paths import escape
 from electra_tf.storage.mirror import bring_files, bring_model
@@ -26,10 +25,8 @@ _TRIAL = re.compile(r"_[0-9]+$")  # ends the name of its folder; a copy's goes o
 
 def servable(model: FinetunedModel, jit_compile: bool = False) -> Servable:
     """The content of a SavedModel."""
-    task, head = model.description, model.layer.head
-    served = ServedModel(
-        task, model.config, signatures.tf_tokenizer(model), model.head_outputs
-    )
+    task, head, compute = model.reader, model.layer.head, model.head_outputs
+    tokenizer = signatures.tf_tokenizer(model)
     specs = [
         tf.TensorSpec(shape, tf.string, name=name)
         for name, shape in head.text_shapes(task).items()
@@ -39,12 +36,13 @@ def servable(model: FinetunedModel, jit_compile: bool = False) -> Servable:
     def of_texts(*texts):
         pairs = zip(texts, specs, strict=True)
         texts = [tf.ensure_shape(text, spec.shape) for text, spec in pairs]
-        return head.answer_texts(served, *texts)
+        return head.answer_texts(task, tokenizer, compute, *texts)
 
     asked = head.probes(task, PROBES)
     inputs = {name: encoded(texts) for name, texts in asked.items()}
-    in_python = served._replace(tokenizer=_EagerTokenizer(model.tokenizer))
-    expected = head.answer_texts(in_python, *map(tf.constant, inputs.values()))
+    texts = map(tf.constant, inputs.values())
+    in_python = _EagerTokenizer(model.tokenizer)
+    expected = head.answer_texts(task, in_python, compute, *texts)
     # In half precision the best change with the order of the operations.
     is_exact = model.precision == "float32"
     expected = {
@@ -53,10 +51,8 @@ def servable(model: FinetunedModel, jit_compile: bool = False) -> Servable:
         if is_exact or value.dtype.is_floating
     }
     checks = [Check("serving_default", inputs, expected)]
-    facts = {"type": task.kind, "labels": list(task.labels)}
-    facts |= model.reader.settings()
-    ids = functools.partial(head.answer_ids, served)
-    parts = model.variables, of_texts, ids, checks, facts
+    ids = functools.partial(head.answer_ids, task, compute)
+    parts = model.variables, of_texts, ids, checks, task.settings()
     return signatures.servable(model, *parts, jit_compile)
 
 

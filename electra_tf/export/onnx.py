@@ -114,7 +114,7 @@ def export_onnx(request: ExportRequest) -> str:
         stored = read(readers.find(source.folder, print), source.config.vocab_file)
         name = request.what.replace(":", ".")
         parts = {name: finetuned_task.servable(source)}
-        facts["labels"] = list(source.description.labels)
+        facts["labels"] = [*source.reader.labels]
         facts["task"] = source.reader.settings()
     results = []
     with atomic_folder(request.output_dir) as folder:

@@ -46,11 +46,11 @@ def write_task(
     Raises `UserError`: 2 for a head that has no equivalent, else as
     `write_huggingface`.
     """
-    task, config = model.description, model.config
+    task, config = model.reader, model.config
     heads = huggingface.family_of(config.model_config()).HEADS
-    name, row = task.name, heads.get(task.kind)
+    name, row = task.name, heads.get(task.head.kind)
     reason = "transformers has no such head"
-    if row is None or (reason := row.reason_against(task, config)):
+    if row is None or (reason := row.reason_against(task)):
         raise UserError(
             f"{name} cannot be exported to Hugging Face: {reason}.\n"
             f"The encoder alone can: --init-checkpoint {model.folder} --what encoder."
@@ -66,7 +66,7 @@ def write_task(
     network = Network(*network[:2], tensors, row, labels, num_texts)
     checked = _check(model, network, row, stored.vocab.pad_id)
     facts = {
-        "task": model.reader.settings(),
+        "task": task.settings(),
         "run": config.model_name,  # "model" is the folder in it
         "labels": list(task.labels),
     }
@@ -82,5 +82,5 @@ def _check(model: FinetunedModel, network: Network, row: TransformersHead, pad_i
     segments, mask = row.segments_and_mask(batch)
     inputs = batch["input_ids"], batch["input_mask"], segments
     outputs = model.head_outputs(EncoderInputs(*map(tf.constant, inputs)))
-    expected = {"logits": row.expected(model.description, outputs)}
+    expected = {"logits": row.expected(model.reader, outputs)}
     return verification.compare("electra_tf as fine-tuned", expected, ours, mask)

@@ -24,7 +24,7 @@ from electra_tf.data.batch_order import batch_indices
 from electra_tf.errors import as_user_error
 from electra_tf.finetune.model import SHARED, FinetuningModel
 from electra_tf.finetune.preprocessing import FeatureStore
-from electra_tf.finetune.task import TaskFacts
+from electra_tf.finetune.task import Task
 
 _ENDLESS = 1 << 62
 # Lengths are multiples of this: products of odd sizes are slow.
@@ -167,8 +167,7 @@ def num_parts(config: FinetuningConfig, lengths: np.ndarray, *, seed: int) -> in
 
 def head_outputs(
     model: FinetuningModel,
-    facts: TaskFacts,
-    config: FinetuningConfig,
+    task: Task,
     store: FeatureStore,
     on_batch: Callable[[int], None] = lambda done: None,
 ) -> Iterator[dict[str, Any]]:
@@ -180,11 +179,11 @@ def head_outputs(
     Args:
       on_batch: gets the number of batches that are computed, after each.
     """
-    size = config.eval_batch_size
+    config, size = task.config, task.config.eval_batch_size
     lengths = evaluation_buckets(config, store.lengths)
     shapes = _shapes(store, size, None).items()
     specs = {name: tf.TensorSpec(shape, store[name].dtype) for name, shape in shapes}
-    outputs = model.traced(facts, specs)
+    outputs = model.traced(task, specs)
 
     def compute(index):
         batch = _batch(store, index, size, lengths)

@@ -129,9 +129,9 @@ class ScoresHead(Head):
     has_hidden_layer: bool = False
 
     @classmethod
-    def stored(cls, facts, config):
+    def stored(cls, labels, config):
         """One output per label, or one."""
-        return cls(max(1, len(facts.labels)))
+        return cls(max(1, len(labels)))
 
     def layers(self, width: int) -> dict[str, tuple[int, int]]:
         """The scores, and the layer before them."""
@@ -150,17 +150,17 @@ class ScoresHead(Head):
             pooled = gelu(dense["hidden"](pooled))
         return tf.cast(dense["dense"](pooled), tf.float32)
 
-    def logits_of(self, model, segments):
-        """float32 [B, num_labels], of one or two texts in ids; long ones are cut."""
+    def logits_of(self, task, tokenizer, compute, *texts):
+        """float32 [B, num_labels], of one or two texts [B]; long ones are cut."""
         import tensorflow as tf
 
         from electra_tf.text import tf_packing
 
-        width = self.num_labels
-        segments = tf_packing.truncate([*segments], model.config.max_seq_length)
+        width, segments = self.num_labels, [*map(tokenizer.tokenize, texts)]
+        segments = tf_packing.truncate(segments, task.config.max_seq_length)
         return tf_packing.map_rows(
-            lambda inputs: tf.reshape(model.outputs(inputs)["logits"], [-1, width]),
-            *(segments, model.tokenizer.vocab, width),
+            lambda inputs: tf.reshape(compute(inputs)["logits"], [-1, width]),
+            *(segments, tokenizer.vocab, width),
         )
 
 
@@ -178,17 +178,17 @@ class TextHead(ScoresHead):
         columns = [*map(tuple, settings["columns"])]
         return inputs.texts(source, columns, tuple(settings["identity"]))
 
-    def text_shapes(self, facts):
+    def text_shapes(self, task):
         """text, and text_b of pairs."""
-        return dict.fromkeys(self.fields[: facts.num_texts], [None])
+        return dict.fromkeys(self.fields[: task.num_texts], [None])
 
-    def answer_texts(self, model, *texts):
+    def answer_texts(self, task, tokenizer, compute, *texts):
         """Long texts are cut as in training."""
         from electra_tf.text import tf_packing
 
         texts = tf_packing.of_same_rows("text and text_b", *texts)
-        logits = self.logits_of(model, map(model.tokenizer.tokenize, texts))
-        return self.answer(model.facts, {"logits": logits})
+        logits = self.logits_of(task, tokenizer, compute, *texts)
+        return self.answer(task, {"logits": logits})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,21 +207,21 @@ class LabelsHead(TextHead):
 
         return tf.nn.softmax(logits)
 
-    def answer(self, facts, outputs):
+    def answer(self, task, outputs):
         """probabilities float32 [B, C]."""
         return {"probabilities": self.shares(outputs["logits"])}
 
-    def answer_texts(self, model, *texts):
+    def answer_texts(self, task, tokenizer, compute, *texts):
         """Also labels string [B, C], the names of the classes."""
         import tensorflow as tf
 
-        found = super().answer_texts(model, *texts)
+        found = super().answer_texts(task, tokenizer, compute, *texts)
         shape = tf.shape(found["probabilities"])
-        return found | {"labels": tf.broadcast_to(model.facts.names, shape)}
+        return found | {"labels": tf.broadcast_to(task.names, shape)}
 
-    def answer_ids(self, model, inputs):
+    def answer_ids(self, task, compute, inputs):
         """logits and probabilities [B, C]."""
-        logits = model.outputs(inputs)["logits"]
+        logits = compute(inputs)["logits"]
         return {"logits": logits, "probabilities": self.shares(logits)}
 
     @staticmethod
@@ -262,12 +262,12 @@ class ClassHead(LabelsHead):
             losses *= tf.gather(tf.constant(self.class_weights), labels)
         return losses
 
-    def answer(self, facts, outputs):
+    def answer(self, task, outputs):
         """Also label string and probability float32 [B], of the likeliest."""
         import tensorflow as tf
 
-        found = super().answer(facts, outputs)
-        best = tf.gather(facts.names, tf.argmax(outputs["logits"], axis=-1))
+        found = super().answer(task, outputs)
+        best = tf.gather(task.names, tf.argmax(outputs["logits"], axis=-1))
         share = tf.reduce_max(found["probabilities"], axis=-1)
         return found | {"label": best, "probability": share}
 
@@ -333,19 +333,19 @@ class NumberHead(TextHead):
         """Needs targets, float32 [B]."""
         return (outputs["predictions"] - features["targets"]) ** 2
 
-    def answer(self, facts, outputs):
+    def answer(self, task, outputs):
         """value float32 [B], on the task's scale."""
         import tensorflow as tf
 
         value = outputs["logits"][:, 0]
         if self.is_bounded:
             share = tf.clip_by_value(value, 0.0, 1.0)
-            value = facts.lowest + share * (facts.highest - facts.lowest)
+            value = task.lowest + share * (task.highest - task.lowest)
         return {"value": value}
 
-    def answer_ids(self, model, inputs):
+    def answer_ids(self, task, compute, inputs):
         """value [B]."""
-        return self.answer(model.facts, model.outputs(inputs))
+        return self.answer(task, compute(inputs))
 
     @staticmethod
     def prediction(fields, row):
@@ -386,7 +386,7 @@ class TextTask(Task):
     def labels(self) -> tuple[str, ...]:
         """Those that the model was trained for, else those of the training file."""
         if self.stored:
-            return self.stored.labels
+            return tuple(self.stored["labels"])
         examples = self.read("train") if self._has_classes else ()
         return tuple(sorted({x for e in examples for x in _classes(e.label)}))
 
@@ -407,9 +407,10 @@ class TextTask(Task):
         return InputExample(number, fields["text"], text_b, label, identity)
 
     def settings(self) -> dict[str, Any]:
-        """Also where a table has the texts and ids."""
-        places = {"identity": self.identity, "columns": self.columns}
-        return super().settings() | places
+        """Also where a table has the texts and ids, and the scale of numbers."""
+        own = {"identity": self.identity, "columns": self.columns}
+        scale = {} if self.labels else {"lowest": self.lowest, "highest": self.highest}
+        return super().settings() | own | {"num_texts": self.num_texts} | scale
 
     def feature_settings(self) -> dict[str, Any]:
         """Numbers are learnt as shares of their scale."""
@@ -533,7 +534,7 @@ class TextTask(Task):
         """The scale of the description, else of the model or the training file."""
         low, high = 0.0, 1.0
         if self.stored:
-            low, high = self.stored.lowest, self.stored.highest
+            low, high = self.stored.get("lowest", low), self.stored.get("highest", high)
         elif not (self._has_classes or all(map(math.isfinite, self.limits))):
             low, high = _range(self.read("train"))
         given = self.description.get

@@ -12,8 +12,9 @@ import tensorflow as tf
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.model import ModelConfig
+from electra_tf.finetune import task as tasks
 from electra_tf.finetune.registry import TYPES
-from electra_tf.finetune.task import Head, TaskFacts
+from electra_tf.finetune.task import Head
 from electra_tf.model.dropout import fold_in
 from electra_tf.model.encoder import TextEncoder
 from electra_tf.model.layers import PredictionHead
@@ -105,19 +106,19 @@ class FinetuningModel(keras.Model):
         self.built = True
         self._traced = {}
 
-    def traced(self, facts: TaskFacts, specs: Mapping[str, tf.TensorSpec]):
+    def traced(self, task: tasks.Task, specs: Mapping[str, tf.TensorSpec]):
         """The outputs and answers of a task as a function of a batch; traced once.
 
         Args:
           specs: shapes and types of its batches.
         """
-        key = facts.name, *sorted(specs.items())
+        key = task.name, *sorted(specs.items())
         if key not in self._traced:
-            [head] = [one.head for one in self.heads if one.name == facts.name]
+            [head] = [one.head for one in self.heads if one.name == task.name]
 
             def answered(batch):
-                outputs = self(batch, training=False).outputs[facts.name]
-                return outputs | head.answer(facts, outputs)
+                outputs = self(batch, training=False).outputs[task.name]
+                return outputs | head.answer(task, outputs)
 
             self._traced[key] = tf.function(answered, [dict(specs)], autograph=False)
         return self._traced[key]

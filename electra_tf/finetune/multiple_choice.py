@@ -107,7 +107,7 @@ class ChoiceHead(ScoresHead):
         """Needs label_ids, int32 [B]."""
         return cross_entropy(features["label_ids"], outputs["logits"])
 
-    def answer(self, facts, outputs):
+    def answer(self, task, outputs):
         """label int32 [B] and probabilities float32 [B, C]."""
         import tensorflow as tf
 
@@ -115,11 +115,11 @@ class ChoiceHead(ScoresHead):
         best = tf.argmax(logits, axis=-1, output_type=tf.int32)
         return {"label": best, "probabilities": tf.nn.softmax(logits)}
 
-    def text_shapes(self, facts):
+    def text_shapes(self, task):
         """text, and choices filled up with ""."""
         return {"text": [None], "choices": [None, None]}
 
-    def answer_texts(self, model, text, choices):
+    def answer_texts(self, task, tokenizer, compute, text, choices):
         """label int32 and choice string [B], probabilities float32 [B, C]."""
         import tensorflow as tf
 
@@ -127,19 +127,18 @@ class ChoiceHead(ScoresHead):
 
         text, choices = tf_packing.of_same_rows("text and choices", text, choices)
         rows, count = tf.unstack(tf.shape(choices))
-        first = model.tokenizer.tokenize(text)
-        first = tf.gather(first, tf.repeat(tf.range(rows), count))
-        segments = [first, model.tokenizer.tokenize(tf.reshape(choices, [-1]))]
-        logits = tf.reshape(self.logits_of(model, segments), [rows, count])
+        texts = tf.repeat(text, count), tf.reshape(choices, [-1])
+        logits = self.logits_of(task, tokenizer, compute, *texts)
+        logits = tf.reshape(logits, [rows, count])
         logits = tf.where(choices == "", _ABSENT, logits)
-        found = self.answer(model.facts, {"logits": logits})
+        found = self.answer(task, {"logits": logits})
         return found | {"choice": tf.gather(choices, found["label"], batch_dims=1)}
 
-    def answer_ids(self, model, inputs):
+    def answer_ids(self, task, compute, inputs):
         """logits [B], a score of each sequence."""
-        return {"logits": model.outputs(inputs)["logits"]}
+        return {"logits": compute(inputs)["logits"]}
 
-    def probes(self, facts, texts):
+    def probes(self, task, texts):
         """Each text with the others; the last has one less."""
         texts = [text for text in texts if text]
         choices = [[x for x in texts if x != text] for text in texts]

@@ -259,7 +259,7 @@ class SpanHead(Head):
         return found
 
     @classmethod
-    def stored(cls, facts, config):
+    def stored(cls, labels, config):
         """By the hparams alone."""
         names = [field.name for field in dataclasses.fields(cls)]
         return cls(**{name: getattr(config, name) for name in names})
@@ -308,27 +308,27 @@ class SpanHead(Head):
             losses += self.answerable_weight * of_class
         return losses
 
-    def answer(self, facts, outputs):
+    def answer(self, task, outputs):
         """spans float32 [B, 4 K + 1], see `qa_graph.window_values`."""
         from electra_tf.finetune import qa_graph
 
         return {"spans": qa_graph.window_values(outputs, self)}
 
-    def text_shapes(self, facts):
+    def text_shapes(self, task):
         """question and context."""
         return {"question": [None], "context": [None]}
 
-    def answer_texts(self, model, question, context):
+    def answer_texts(self, task, tokenizer, compute, question, context):
         """See `qa_graph.answers`."""
         from electra_tf.finetune import qa_graph
 
-        return qa_graph.answers(model, question, context)
+        return qa_graph.answers(task, tokenizer, compute, question, context)
 
-    def answer_ids(self, model, inputs):
+    def answer_ids(self, task, compute, inputs):
         """The head's outputs."""
         from electra_tf.finetune import qa_graph
 
-        return qa_graph.outputs(model, inputs)
+        return qa_graph.outputs(task.config, compute, inputs)
 
     def _ends(self, dense, hidden, start_logits, penalty, features, training):
         """End logits, and the best starts and ends by log-probability."""
@@ -438,7 +438,7 @@ class QATask(Task):
     @property
     def head(self) -> Head:
         """Its settings are hparams."""
-        return SpanHead.stored(None, self.config)
+        return SpanHead.stored(self.labels, self.config)
 
     def settings(self) -> dict[str, Any]:
         """Also the hparams that change answers."""

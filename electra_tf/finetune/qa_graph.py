@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from electra_tf.finetune import qa_answers
 from electra_tf.finetune.qa_answers import Answer
-from electra_tf.finetune.task import ServedModel
+from electra_tf.finetune.task import Task
 from electra_tf.text import tf_packing
 from electra_tf.text.tf_packing import EncoderInputs
 from electra_tf.text.tf_tokenization import characters
@@ -46,9 +46,12 @@ class _Spans(NamedTuple):
     end: tf.Tensor
 
 
-def answers(model: ServedModel, question: tf.Tensor, context: tf.Tensor):
-    """The best answer to each question in its text, string [B] each; see `answer`."""
-    config, tokenizer = model.config, model.tokenizer
+def answers(task: Task, tokenizer, compute, question: tf.Tensor, context: tf.Tensor):
+    """The best answer to each question in its text, string [B] each; see `answer`.
+
+    Args: as of `Head.answer_texts`.
+    """
+    config = task.config
     both = "question and context"
     question, context = tf_packing.of_same_rows(both, question, context)
     query = tokenizer.tokenize(question)[:, : config.max_query_length]
@@ -56,13 +59,13 @@ def answers(model: ServedModel, question: tf.Tensor, context: tf.Tensor):
     windows = windows_on(document.ids, query, config)
     places = tf.ragged.range(windows.first, windows.first + windows.length)
     values = tf_packing.map_rows(
-        lambda inputs: window_values(model.outputs(inputs), config),
+        lambda inputs: window_values(compute(inputs), config),
         [tf.gather(query, windows.row), tf.gather(document.ids.flat_values, places)],
         *(tokenizer.vocab, num_values(config)),
         least_length=_beam(config),
     )
     offsets = document.starts, document.ends
-    return answer(config, values, windows, *offsets, context, has_null(model))
+    return answer(config, values, windows, *offsets, context, task.is_v2)
 
 
 def answer(
@@ -135,22 +138,22 @@ def window_values(outputs: Mapping[str, tf.Tensor], config) -> tf.Tensor:
     return tf.concat([tf.cast(x, tf.float32) for x in spans], 1)
 
 
-def outputs(model: ServedModel, inputs: EncoderInputs) -> dict[str, tf.Tensor]:
+def outputs(config, compute, inputs: EncoderInputs) -> dict[str, tf.Tensor]:
     """The head's outputs that mean something without labels.
 
     The joint head takes the best of `beam_size` tokens: shorter rows are padded to as
     many for it.
     """
     length, names = tf.shape(inputs.ids)[1], ["start_logits"]
-    if model.config.joint_prediction:
-        more = [[0, 0], [0, tf.maximum(_beam(model.config) - length, 0)]]
+    if config.joint_prediction:
+        more = [[0, 0], [0, tf.maximum(_beam(config) - length, 0)]]
         inputs = EncoderInputs(*(tf.pad(x, more) for x in inputs))
         names += _JOINT
     else:
         names.append("end_logits")
-    if model.config.answerable_classifier:
+    if config.answerable_classifier:
         names.append("answerable_logit")
-    found = model.outputs(inputs)
+    found = compute(inputs)
     kept = {name: found[name] for name in names}
     return kept | {"start_logits": kept["start_logits"][:, :length]}
 
@@ -282,11 +285,3 @@ def _in_text(best, starts, ends, context) -> dict[str, tf.Tensor]:
         "score": score,
         "probability": probability,
     }
-
-
-def has_null(model: ServedModel) -> bool:
-    """Whether it can answer that a question has no answer."""
-    config = model.config
-    return model.facts.has_impossible and (
-        config.answerable_classifier or not config.joint_prediction
-    )

@@ -27,7 +27,7 @@ from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
 from electra_tf.finetune import classification, glue, multiple_choice, qa, tagging
 from electra_tf.finetune.tagging import ChunkTask
-from electra_tf.finetune.task import TEXT, Head, Task, TaskFacts, TaskType, take_facts
+from electra_tf.finetune.task import TEXT, Task, TaskType, take_stored
 from electra_tf.interop import networks
 from electra_tf.storage.manifest import sha256
 from electra_tf.text.records import tfds_builder
@@ -86,7 +86,7 @@ def make_task(
     settings = resolve_settings(vocab, do_lower_case=config.do_lower_case)
     task = _make_task(name, config, Tokenizer(vocab, *settings))
     if trained:
-        take_facts(task, trained)
+        take_stored(task, trained)
     return task
 
 
@@ -177,11 +177,6 @@ def _problems(name: str, description: dict[str, Any]) -> Iterator[str]:
     for name, key in keys.items():
         if key.is_needed and name not in description:
             yield f"{name!r} is missing; {kind} needs it"
-
-
-def head_of(facts: TaskFacts, config: FinetuningConfig) -> Head:
-    """The head of a stored model."""
-    return TYPES[facts.kind].head.stored(facts, config)
 
 
 _SQUAD = {"squad": "squad/v2.0", "squadv1": "squad/v1.1"}

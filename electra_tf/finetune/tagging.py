@@ -199,9 +199,9 @@ class TagHead(Head):
         }
 
     @classmethod
-    def stored(cls, facts, config):
+    def stored(cls, labels, config):
         """One class per tag."""
-        return cls(len(facts.labels))
+        return cls(len(labels))
 
     def layers(self, width: int) -> dict[str, tuple[int, int]]:
         """The scores of each word."""
@@ -231,19 +231,19 @@ class TagHead(Head):
         losses = cross_entropy(features["labels"], outputs["logits"], smoothing)
         return tf.reduce_sum(losses * features["labels_mask"], axis=-1)
 
-    def answer(self, facts, outputs):
+    def answer(self, task, outputs):
         """tags string, BIOES or plain, and probabilities float32; [B, W] each."""
         import tensorflow as tf
 
         shares = tf.nn.softmax(outputs["logits"])
-        best = tf.gather(facts.names, tf.argmax(shares, axis=-1))
+        best = tf.gather(task.names, tf.argmax(shares, axis=-1))
         return {"tags": best, "probabilities": tf.reduce_max(shares, axis=-1)}
 
-    def text_shapes(self, facts):
+    def text_shapes(self, task):
         """text."""
         return {"text": [None]}
 
-    def answer_texts(self, model, text):
+    def answer_texts(self, task, tokenizer, compute, text):
         """words and labels string [B, T], starts and ends int32, probabilities float32.
 
         Words are as they stand in the text, punctuation is one; starts and ends are
@@ -254,12 +254,12 @@ class TagHead(Head):
         from electra_tf.text import tf_packing
         from electra_tf.text.tf_tokenization import characters
 
-        vocab = model.tokenizer.vocab
+        vocab = tokenizer.vocab
         begins = tf.constant([not token.startswith("##") for token in vocab.tokens])
-        tokens = model.tokenizer.tokenize_with_offsets(text)
-        windows = tf_packing.windows_of(tokens.ids, model.config.max_seq_length - 2)
+        tokens = tokenizer.tokenize_with_offsets(text)
+        windows = tf_packing.windows_of(tokens.ids, task.config.max_seq_length - 2)
         flat = tf_packing.map_windows(
-            lambda x: self._logits(model, x), windows, vocab, width=self.num_labels
+            lambda x: self._logits(compute, x), windows, vocab, width=self.num_labels
         )
         first = tokens.ids.with_flat_values(tf.gather(begins, tokens.ids.flat_values))
         # A word ends where its last piece does.
@@ -269,7 +269,7 @@ class TagHead(Head):
         starts = tf.ragged.boolean_mask(tokens.starts, first)
         words = characters(text, starts.value_rowids(), starts.flat_values, ends)
         logits = tf.boolean_mask(flat, first.flat_values)
-        answer = self.answer(model.facts, {"logits": logits})
+        answer = self.answer(task, {"logits": logits})
 
         def padded(values, fill=None):
             return starts.with_flat_values(values).to_tensor(fill)
@@ -283,15 +283,15 @@ class TagHead(Head):
             "num_words": tf.cast(starts.row_lengths(), tf.int32),
         }
 
-    def _logits(self, model, inputs):
+    def _logits(self, compute, inputs):
         """Segment ids are 1 throughout, as in training."""
-        return model.outputs(inputs._replace(type_ids=inputs.mask))["logits"]
+        return compute(inputs._replace(type_ids=inputs.mask))["logits"]
 
-    def answer_ids(self, model, inputs):
+    def answer_ids(self, task, compute, inputs):
         """logits and probabilities [B, L, C]; a word's are those of its first token."""
         import tensorflow as tf
 
-        logits = self._logits(model, inputs)
+        logits = self._logits(compute, inputs)
         return {"logits": logits, "probabilities": tf.nn.softmax(logits)}
 
 
@@ -325,7 +325,7 @@ class TaggingTask(Task):
     def labels(self) -> list[str]:
         """Those that the model was trained for, else those of the data."""
         if self.stored:
-            return list(self.stored.labels)
+            return [*self.stored["labels"]]
         # The original's labels are those of all splits.
         more = [s for s in ("dev", "test") if self.is_original and self.is_there(s)]
         examples = [e for split in ("train", *more) for e in self.read(split)]
@@ -364,8 +364,8 @@ class TaggingTask(Task):
         """That of the description, the model or the tags."""
         if self._given:
             return self._given
-        if self.stored and self.stored.scheme:
-            return tag_schemes.stored_scheme(self.stored.scheme)
+        if self.stored and (stored := self.stored.get("scheme")):
+            return tag_schemes.stored_scheme(stored)
         split = "train" if self.path("train").is_file() else "dev"
         written = [one.tags for one in self.sentences(split) if one.tags]
         names = {tag for tags in written for tag in tags} - {"O"}

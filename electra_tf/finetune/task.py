@@ -29,7 +29,9 @@ from electra_tf.storage.manifest import sha256
 from electra_tf.text.records import json_line
 from electra_tf.text.tokenization import Tokenizer, encoded
 
-FACTS_FILE = "tasks.json"
+TASKS_FILE = "tasks.json"
+# What a task and the model that it is to use have in common.
+_SAME = {"type", "labels", "num_texts", "lowest", "highest", "has_impossible"}
 # Characters of the data that a message shows.
 _SHOWN = 200
 # The keys of a task's description that name files.
@@ -109,32 +111,42 @@ class Head(ABC):
     def loss(self, outputs, features, training: bool) -> Any:
         """The loss of each example, float32 [B]."""
 
-    def answer(self, facts: TaskFacts, outputs) -> dict[str, Any]:
+    def answer(self, task: Task, outputs) -> dict[str, Any]:
         """What predictions state, from the outputs of sequences, in a graph."""
-        del facts, outputs
+        del task, outputs
         return {}
 
     @abstractmethod
-    def text_shapes(self, facts: TaskFacts) -> dict[str, list[None]]:
+    def text_shapes(self, task: Task) -> dict[str, list[None]]:
         """The string inputs of the served model, with their shapes."""
 
     @abstractmethod
-    def answer_texts(self, model: ServedModel, *texts) -> dict[str, Any]:
-        """The answers to a batch of the inputs, as graph operations."""
+    def answer_texts(self, task: Task, tokenizer, compute, *texts) -> dict[str, Any]:
+        """The answers to a batch of the inputs, as graph operations.
+
+        Args:
+          tokenizer: a `text.tf_tokenization.TFTokenizer`.
+          compute: see `answer_ids`.
+        """
 
     @abstractmethod
-    def answer_ids(self, model: ServedModel, inputs) -> dict[str, Any]:
-        """The outputs for packed ids (`text.tf_packing.EncoderInputs`) by name."""
+    def answer_ids(self, task: Task, compute, inputs) -> dict[str, Any]:
+        """The outputs for packed ids by name.
 
-    def probes(self, facts: TaskFacts, texts: Sequence[str]) -> dict[str, Sequence]:
+        Args:
+          compute: the head's outputs, of `text.tf_packing.EncoderInputs`.
+          inputs: such ones.
+        """
+
+    def probes(self, task: Task, texts: Sequence[str]) -> dict[str, Sequence]:
         """Inputs of the served model on which an export is compared with the model."""
         both = texts, texts[::-1]
-        return dict(zip(self.text_shapes(facts), both, strict=False))
+        return dict(zip(self.text_shapes(task), both, strict=False))
 
     @classmethod
     @abstractmethod
-    def stored(cls, facts: TaskFacts, config: FinetuningConfig) -> Head:
-        """The head of a stored model, from its facts and hparams."""
+    def stored(cls, labels: Sequence[str], config: FinetuningConfig) -> Head:
+        """The head of a stored model, from its labels and hparams."""
 
 
 def cross_entropy(labels, logits, smoothing: float = 0.0) -> Any:
@@ -181,15 +193,6 @@ class TaskType(NamedTuple):
     task: Callable[..., Task]  # of (name, config, tokenizer)
     head: type[Head]
     keys: Mapping[str, Key]  # of a description, beside the files
-
-
-class ServedModel(NamedTuple):
-    """A fine-tuned model in a graph, with what its head needs to answer texts."""
-
-    facts: TaskFacts
-    config: FinetuningConfig
-    tokenizer: Any  # a text.tf_tokenization.TFTokenizer
-    outputs: Callable[[Any], dict[str, Any]]  # of the head, for EncoderInputs
 
 
 class Scorer(ABC):
@@ -254,7 +257,8 @@ class Task(ABC):
         when the source of its module does.
       main_metric: the metric that one training is better than another by; None: the
         first of its scorer.
-      stored: the facts of a model that is not trained further; they take precedence.
+      stored: what `write_tasks` wrote of a model that is not trained further; its
+        labels and scale take precedence.
       read: split -> its `examples`.
       known_hash: split -> its `data_hash`.
     """
@@ -264,9 +268,10 @@ class Task(ABC):
     lowest, highest = 0.0, 1.0  # of a regression's numbers
     is_v2 = False  # whether questions may have no answer
     scheme: str | None = None  # that tags are written in
+    is_plain = False  # whether tags are of single words, not of spans
     version: str | None = None
     main_metric: str | None = None
-    stored: TaskFacts | None = None
+    stored: Mapping[str, Any] | None = None
 
     def __init__(self, name: str, config: FinetuningConfig, tokenizer: Tokenizer):
         self.name = name
@@ -369,9 +374,17 @@ class Task(ABC):
     def scorer(self, split: str) -> Scorer:
         """A scorer for one data set."""
 
+    @property
+    def names(self) -> list[bytes]:
+        """The labels as texts of a graph."""
+        return [encoded(str(label)) for label in self.labels]
+
     def settings(self) -> dict[str, Any]:
-        """What predictions depend on beside the weights, for an export's manifest."""
-        found: dict[str, Any] = {}
+        """The task without its data: all that predictions depend on beside the weights.
+
+        It stands beside checkpoints and in the manifests of exports.
+        """
+        found = {"type": self.head.kind, "labels": [*self.labels]}
         found["hparams"] = {"max_seq_length": self.config.max_seq_length}
         if delimiter := self.description.get("delimiter"):
             found["delimiter"] = delimiter
@@ -437,47 +450,21 @@ def without_files(description: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in description.items() if key not in FILES}
 
 
-class TaskFacts(NamedTuple):
-    """The task of a fine-tuned model, without the data that it was trained on.
-
-    Kept beside its checkpoints, above all for the names and the order of labels.
-    """
-
-    name: str
-    kind: str  # of Head
-    labels: tuple[str, ...] = ()
-    num_texts: int = 1
-    lowest: float = 0.0  # of a regression's numbers
-    highest: float = 1.0
-    has_impossible: bool = False  # of questions
-    scheme: str | None = None  # that the training file's tags are in
-
-    @property
-    def names(self) -> list[bytes]:
-        """The labels as texts of a graph."""
-        return [encoded(str(label)) for label in self.labels]
+def write_tasks(directory: str | os.PathLike, tasks: Sequence[Task]) -> None:
+    """Writes the tasks of a run into its directory, above all their labels."""
+    found = [{"name": t.name, "scheme": t.scheme} | t.settings() for t in tasks]
+    atomic_write(Path(directory) / TASKS_FILE, json.dumps(found, indent=1) + "\n")
 
 
-def facts_of(task: Task) -> TaskFacts:
-    """The facts of a task, but its scheme."""
-    labels, scale = tuple(task.labels), (task.lowest, task.highest)
-    return TaskFacts(
-        task.name, task.head.kind, labels, task.num_texts, *scale, task.is_v2
-    )
-
-
-def write_facts(directory: str | os.PathLike, tasks: Sequence[Task]) -> None:
-    """Writes the facts of all tasks of a run into its directory."""
-    facts = [facts_of(task)._replace(scheme=task.scheme)._asdict() for task in tasks]
-    atomic_write(Path(directory) / FACTS_FILE, json.dumps(facts, indent=1) + "\n")
-
-
-def read_facts(directory: str | os.PathLike) -> list[TaskFacts]:
-    """What `write_facts` wrote, [] without it; `UserError` (65) for anything else."""
-    path = Path(directory) / FACTS_FILE
+def read_tasks(directory: str | os.PathLike) -> list[dict[str, Any]]:
+    """What `write_tasks` wrote, [] without it; `UserError` (65) for anything else."""
+    path = Path(directory) / TASKS_FILE
     try:
         found = json.loads(path.read_text("utf-8")) if path.is_file() else []
-        return [TaskFacts(**one | {"labels": tuple(one["labels"])}) for one in found]
+        for one in found:
+            one["labels"] = [*one["labels"]]
+            one.setdefault("type", one.get("kind"))  # as it was called before
+        return found
     except (OSError, *JSON_ERRORS) as error:
         raise UserError(
             f"{path} cannot be read: {error}.\nIf you remove it, the task's data "
@@ -486,19 +473,20 @@ def read_facts(directory: str | os.PathLike) -> list[TaskFacts]:
         ) from None
 
 
-def take_facts(task: Task, directory: str | os.PathLike) -> None:
-    """Gives a task the facts of the model in a directory, above all its labels.
+def take_stored(task: Task, directory: str | os.PathLike) -> None:
+    """Gives a task the labels and the scale of the model in a directory.
 
     Raises `UserError` if the model has another task of that name.
     """
-    found = (facts for facts in read_facts(directory) if facts.name == task.name)
+    found = (one for one in read_tasks(directory) if one["name"] == task.name)
     if not (stored := next(found, None)):
         return
     task.stored = stored
-    ours = facts_of(task)._replace(scheme=stored.scheme)
-    if changed := differences(stored._asdict(), ours._asdict()):
+    ours = task.settings()
+    names = _SAME & stored.keys() & ours.keys()
+    if changed := differences(*({k: x[k] for k in names} for x in (stored, ours))):
         raise UserError(
-            f"{task.name}: {Path(directory) / FACTS_FILE} is of another task: "
+            f"{task.name}: {Path(directory) / TASKS_FILE} is of another task: "
             f"{as_text(changed)}.\nMake them the same, or train anew."
         )
 

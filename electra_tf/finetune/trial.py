@@ -31,7 +31,7 @@ from electra_tf.finetune.model import (
     load_encoder,
     training_task,
 )
-from electra_tf.finetune.task import Scorer, Task, facts_of, write_facts
+from electra_tf.finetune.task import Scorer, Task, write_tasks
 from electra_tf.interop import readers
 from electra_tf.interop.checkpoint import FINETUNE, CheckpointInfo
 from electra_tf.paths import shown
@@ -198,8 +198,7 @@ def score(run: Run, model, task, split: str) -> Scorer:
         progress.update(done, {})
 
     try:
-        facts = facts_of(task)
-        for row in batches.head_outputs(model, facts, config, store, on_batch):
+        for row in batches.head_outputs(model, task, store, on_batch):
             scorer.update(row)
     finally:
         progress.close()
@@ -296,7 +295,7 @@ def _train(run: Run, trial: int, mirror: Mirror):
         assess(state.step)
     if state.step < steps and not assess.is_over():
         config.save(f"{folder}/config.json")
-        write_facts(folder, run.tasks)
+        write_tasks(folder, run.tasks)
         _train_to_end(run, trial, store, task, state, checkpoints, steps, assess)
     if assess.is_due(at_end=True):
         assess(state.step)

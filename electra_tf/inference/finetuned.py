@@ -13,7 +13,6 @@ from the manifest that `export_model.py` writes.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -28,7 +27,7 @@ from electra_tf.finetune.classification import NumberHead
 from electra_tf.finetune.inputs import Input, Source, shown
 from electra_tf.finetune.results import hparams_in
 from electra_tf.finetune.tag_schemes import stored_scheme
-from electra_tf.finetune.task import FACTS_FILE, Task, TaskFacts, facts_of, read_facts
+from electra_tf.finetune.task import TASKS_FILE, Task, read_tasks
 from electra_tf.inference.model import Predictor
 from electra_tf.inference.scoring import chunks
 from electra_tf.interop import huggingface, readers
@@ -107,14 +106,13 @@ def _predictor(folder: Path, config: Mapping[str, Any]) -> FinetunedModel | None
     config = FinetuningConfig.from_hparams(str(folder), "model", hparams)
     task = of_type.task(kind, config, Tokenizer(vocab, *found.tokenizer_config))
     task.usual_columns, task.num_texts = [*map(tuple, columns)], len(columns[0])
+    task.stored = {"labels": labels}
     usual = task.settings()
     task.settings = lambda: usual | settings  # what an input file has where
-    facts = TaskFacts(kind, kind, labels, task.num_texts)
-    task.stored = facts
     startup.import_tensorflow()
     from electra_tf.finetune.model import build_finetuning_model
 
-    head = registry.head_of(facts, config)
+    head = of_type.head.stored(labels, config)
     if isinstance(head, NumberHead):
         head = dataclasses.replace(head, is_bounded=False)
     if len(theirs.layers) > 1:
@@ -124,7 +122,7 @@ def _predictor(folder: Path, config: Mapping[str, Any]) -> FinetunedModel | None
     weights = fit_rows(checkpoints.of_arrays(str(folder), weights), vocab)
     weights.assign_to({v.path: v.value for v in model.variables})
     name = manifest.get("what", kind)
-    return FinetunedModel(config, task, facts, model, str(folder), name)
+    return FinetunedModel(task, model, str(folder), name)
 
 
 def _kind_of(folder: Path, network: Network, config: Mapping[str, Any]) -> str:
@@ -226,9 +224,9 @@ def read_trial(
     hparams["vocab_file"] = vocab_file or _vocabulary(folder, hparams, default)
     config = FinetuningConfig.from_hparams(data_dir, model_name, hparams)
     vocab = Vocabulary.load(config.vocab_file)
-    if not (facts := read_facts(folder)):
+    if not (stored := read_tasks(folder)):
         raise UserError(
-            f"{folder / FACTS_FILE}, which names the labels of its tasks, is missing: "
+            f"{folder / TASKS_FILE}, which names the labels of its tasks, is missing: "
             "copy it again.",
             EXIT_DAMAGED,
         )
@@ -237,14 +235,16 @@ def read_trial(
     startup.import_tensorflow()
     from electra_tf.finetune.model import build_finetuning_model
 
-    heads = {one.name: registry.head_of(one, config) for one in facts}
+    heads = {
+        one["name"]: registry.TYPES[one["type"]].head.stored(one["labels"], config)
+        for one in stored
+    }
     model = build_finetuning_model(config, heads, dtype=precision)
     weights = {v.path: v.value for v in model.variables}
     found.tensors(silent).assign_to(weights)
     name = task or names[0]
     reader = registry.make_task(name, config, vocab, folder)
-    description = facts[names.index(name)]
-    return FinetunedModel(config, reader, description, model, found.origin, name)
+    return FinetunedModel(reader, model, found.origin, name)
 
 
 class FinetunedModel(Predictor):
@@ -252,42 +252,34 @@ class FinetunedModel(Predictor):
 
     Attributes:
       reader: the task, which reads inputs and forms predictions.
-      description: of the task, as stored beside the checkpoint.
       layer: the task's `TaskHead`, on the encoder of `network`.
     """
 
     def __init__(
         self,
-        config: FinetuningConfig,
         reader: Task,
-        description: TaskFacts,
         network: FinetuningModel,
         origin: str,
         name: str | None = None,
     ):
         """Args: name: of the task; by default reader.name. See the class."""
-        from electra_tf.finetune.batches import head_outputs
-
-        self.config, self.network = config, network
-        self.reader, self.description = reader, description
-        names = [head.name for head in network.heads]
-        self._number = names.index(description.name)
+        self.reader, self.config, self.network = reader, reader.config, network
+        self._number = [head.name for head in network.heads].index(reader.name)
         self.layer = network.heads[self._number]
         self.encoder, self.tokenizer = network.electra, reader.tokenizer
         self.vocab = self.tokenizer.vocab
-        self.max_seq_length = config.max_seq_length
+        self.max_seq_length = reader.config.max_seq_length
         head = reader.head
         most = reader.num_texts if head.reads == "texts" else len(head.fields)
         columns = getattr(reader, "columns", ()) if head.reads == "texts" else ()
         fewest = min(map(len, columns), default=None)
         facts = {
             "vocab_sha256": self.vocab.sha256,
-            "max_seq_length": config.max_seq_length,
-            "eval_batch_size": config.eval_batch_size,
+            "max_seq_length": self.config.max_seq_length,
+            "eval_batch_size": self.config.eval_batch_size,
         }
         task = name or reader.name
         super().__init__(origin, task, type(head), most, fewest, facts)
-        self._run = functools.partial(head_outputs, network, facts_of(reader), config)
 
     @property
     def folder(self) -> Path:
@@ -339,10 +331,12 @@ class FinetunedModel(Predictor):
 
     def outputs(self, features: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         """The outputs of the task's head for each sequence, in order."""
+        from electra_tf.finetune.batches import head_outputs
+
         if not features:  # all texts are empty
             return iter(())
         rows = [(self.reader, one) for one in features]
         length = self.max_seq_length
         arrays = preprocessing.pack(rows, {self.reader: self._number}, length)
         store = preprocessing.FeatureStore(arrays, len(self.network.heads))
-        return self._run(store)
+        return head_outputs(self.network, self.reader, store)

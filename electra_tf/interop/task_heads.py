@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The heads of fine-tuning tasks in transformers, both ways.
 
-A type of task that transformers can represent is a row of HEADS. `facts` are the
-`finetune.task.TaskFacts` of a task.
+A type of task that transformers can represent is a row of HEADS. `task` is a
+`finetune.task.Task`.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ class TransformersHead:
         """Whether a problem_type (None: unknown) with `count` outputs is this one."""
         return not self.problem_type or problem in (None, self.problem_type)
 
-    def reason_against(self, facts, config) -> str | None:
-        """Why transformers cannot represent a head of a FinetuningConfig."""
+    def reason_against(self, task) -> str | None:
+        """Why transformers cannot represent its head."""
         return None
 
-    def labels(self, facts) -> tuple[str, ...]:
+    def labels(self, task) -> tuple[str, ...]:
         """The names of the outputs."""
-        return facts.labels
+        return tuple(task.labels)
 
-    def write(self, facts, tensors: Arrays, head: Arrays) -> Arrays:
+    def write(self, task, tensors: Arrays, head: Arrays) -> Arrays:
         """The weights there.
 
         Args:
@@ -69,12 +69,12 @@ class TransformersHead:
         """
         before = {k: v for k, v in head.items() if k.startswith(PREDICTION_HEAD)}
         found = tensors | before
-        for name, arrays in zip(self.layers, self.dense(facts, head), strict=True):
+        for name, arrays in zip(self.layers, self.dense(task, head), strict=True):
             for part, array in zip(("kernel", "bias"), arrays, strict=True):
                 found[f"{name}/{part}"] = np.float32(array)
         return found
 
-    def dense(self, facts, head: Arrays) -> list[tuple]:
+    def dense(self, task, head: Arrays) -> list[tuple]:
         """(kernel, bias) of each layer there."""
         return [(head["dense/kernel"], head["dense/bias"])]
 
@@ -97,7 +97,7 @@ class TransformersHead:
         """(segments that the head gets here, where outputs must agree or None)."""
         return batch["segment_ids"], None
 
-    def expected(self, facts, outputs) -> np.ndarray:
+    def expected(self, task, outputs) -> np.ndarray:
         """The logits there, by the head's outputs here."""
         return outputs["logits"].numpy()
 
@@ -117,15 +117,15 @@ class _Tags(TransformersHead):
 
     has_classes = may_repeat = True
 
-    def labels(self, facts):
+    def labels(self, task):
         """Pipelines join B- and I- to names, which S- and E- would split."""
-        if facts.scheme == "plain":
-            return facts.labels
+        if task.is_plain:
+            return tuple(task.labels)
         letters = {"S-": "B-", "E-": "I-"}
-        return tuple(letters.get(tag[:2], tag[:2]) + tag[2:] for tag in facts.labels)
+        return tuple(letters.get(tag[:2], tag[:2]) + tag[2:] for tag in task.labels)
 
-    def write(self, facts, tensors, head):
-        return self._with_segment(1, super().write(facts, tensors, head))
+    def write(self, task, tensors, head):
+        return self._with_segment(1, super().write(task, tensors, head))
 
     def read(self, tensors, scope):
         return self._with_segment(0, super().read(tensors, scope))
@@ -148,20 +148,20 @@ class _Tags(TransformersHead):
 class _Spans(TransformersHead):
     """The start's and the end's layer side by side."""
 
-    def reason_against(self, facts, config):
-        if config.joint_prediction:
+    def reason_against(self, task):
+        if task.config.joint_prediction:
             return (
                 f"{self.architecture} scores start and end apart, this head the end "
                 'by the start ("joint_prediction": false trains one that can)'
             )
-        if config.answerable_classifier and facts.has_impossible:
+        if task.config.answerable_classifier and task.is_v2:
             return (
                 f"{self.architecture} has no logit of its own for questions without an "
                 'answer ("answerable_classifier": false trains a head that can)'
             )
         return None
 
-    def dense(self, facts, head):
+    def dense(self, task, head):
         both = (
             [head[f"{name}/{part}"] for name in ("dense", "dense_1")]
             for part in ("kernel", "bias")
@@ -182,7 +182,7 @@ class _Spans(TransformersHead):
         mask[:, 0] = 1
         return batch["segment_ids"], mask
 
-    def expected(self, facts, outputs):
+    def expected(self, task, outputs):
         return np.stack([outputs["start_logits"], outputs["end_logits"]], -1)
 
     def example(self, labels, num_texts):
@@ -194,8 +194,8 @@ class _Text(TransformersHead):
 
     is_of_text = has_classes = True
 
-    def reason_against(self, facts, config):
-        width, count = config.model_config().hidden_size, len(facts.labels)
+    def reason_against(self, task):
+        width, count = task.config.model_config().hidden_size, len(task.labels)
         if 2 * count <= width or len(self.layers) == 1:
             return None
         return (
@@ -203,20 +203,20 @@ class _Text(TransformersHead):
             f"carries {width // 2} labels; this task has {count}"
         )
 
-    def dense(self, facts, head):
+    def dense(self, task, head):
         """Units of the first layer that are not needed are 0."""
         if len(self.layers) == 1:
-            return [self.one(facts, head["dense/kernel"], head["dense/bias"])]
-        first, last = self.two(facts, head["dense/kernel"], head["dense/bias"])
+            return [self.one(task, head["dense/kernel"], head["dense/bias"])]
+        first, last = self.two(task, head["dense/kernel"], head["dense/bias"])
         spare = len(first[0]) - len(first[1])
         first = np.pad(first[0], ((0, 0), (0, spare))), np.pad(first[1], (0, spare))
         return [first, (np.pad(last[0], ((0, spare), (0, 0))), last[1])]
 
-    def one(self, facts, kernel, bias):
+    def one(self, task, kernel, bias):
         """(kernel, bias) of the only layer."""
         return kernel, bias
 
-    def two(self, facts, kernel, bias):
+    def two(self, task, kernel, bias):
         """(kernel, bias) of both layers, without spare units."""
         one = np.eye(len(bias))
         first = np.concatenate([kernel, -kernel], 1), np.concatenate([bias, -bias])
@@ -241,26 +241,26 @@ class _Number(_Text):
     def fits(self, problem, count):
         return super().fits(problem, count) and count == 1
 
-    def labels(self, facts):
-        return (facts.name,)
+    def labels(self, task):
+        return (task.name,)
 
-    def one(self, facts, kernel, bias):
-        scale = facts.highest - facts.lowest
-        return kernel * scale, bias * scale + facts.lowest
+    def one(self, task, kernel, bias):
+        scale = task.highest - task.lowest
+        return kernel * scale, bias * scale + task.lowest
 
-    def two(self, facts, kernel, bias):
+    def two(self, task, kernel, bias):
         kernel, bias = kernel * _SHARP, bias * _SHARP
         first = (
             np.concatenate([kernel, kernel], 1),
             np.concatenate([bias, bias - _SHARP]),
         )
-        step = (facts.highest - facts.lowest) / _SHARP
-        return first, (np.array([[step], [-step]]), np.array([facts.lowest]))
+        step = (task.highest - task.lowest) / _SHARP
+        return first, (np.array([[step], [-step]]), np.array([task.lowest]))
 
-    def expected(self, facts, outputs):
+    def expected(self, task, outputs):
         share = np.asarray(outputs["predictions"])[:, None]
         share = share if len(self.layers) == 1 else np.clip(share, 0, 1)
-        return facts.lowest + share * (facts.highest - facts.lowest)
+        return task.lowest + share * (task.highest - task.lowest)
 
 
 class _Choices(_Text):
@@ -269,8 +269,8 @@ class _Choices(_Text):
     settings = {"summary_type": "first", "summary_activation": "gelu"}
     has_classes, has_choices = False, True
 
-    def expected(self, facts, outputs):
-        return super().expected(facts, outputs)[:, None]  # of one choice each
+    def expected(self, task, outputs):
+        return super().expected(task, outputs)[:, None]  # of one choice each
 
     def example(self, labels, num_texts):
         return {

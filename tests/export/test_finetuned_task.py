@@ -325,7 +325,7 @@ def with_a_tie(folder, name, precision):
     task = read_trial(folder, name, precision)
     values = {v.path.rpartition("/")[2]: v for v in task.variables if name in v.path}
     values["kernel"].assign(np.zeros(values["kernel"].shape))
-    values["bias"].assign([0.0, *[-1.0] * (len(task.description.labels) - 2), 0.0])
+    values["bias"].assign([0.0, *[-1.0] * (len(task.reader.labels) - 2), 0.0])
     return task, values["bias"]
 
 
@@ -347,4 +347,4 @@ def test_near_tie_is_accepted_in_half_precision_alone(configs, tmp_path, name, b
         loaded = tf.saved_model.load(str(written)).signatures["serving_default"]
         [check] = [c for c in made.checks if c.signature == "serving_default"]
         found = loaded(text=tf.constant(check.inputs["text"]))[best].numpy()
-        assert {*found.ravel()} - {b""} == {task.description.labels[-1].encode()}
+        assert {*found.ravel()} - {b""} == {task.reader.labels[-1].encode()}

@@ -146,7 +146,7 @@ def converted(tmp_path_factory):
 @pytest.mark.parametrize("name", by_default(HEADS, ["joint"]))
 def test_outputs_are_those_of_the_model(converted, name):
     task, folder = converted(name)
-    facts, batch = task.description, questions_of(task, 3)
+    facts, batch = task.reader, questions_of(task, 3)
     [path] = folder.glob("*.onnx")
     session = onnxruntime.InferenceSession(path)
     outputs = [output.name for output in session.get_outputs()]
@@ -167,7 +167,7 @@ def test_outputs_are_those_of_the_model(converted, name):
     manifest = json.loads((folder / "manifest.json").read_text())
     assert manifest["labels"] == list(facts.labels)
     settings = manifest["task"]["hparams"]
-    if facts.kind == "qa":
+    if facts.head.kind == "qa":
         for key in ("doc_stride", "max_query_length", "max_answer_length"):
             assert settings[key] == SQUAD[key]
         assert settings["qa_na_threshold"] == task.config.qa_na_threshold

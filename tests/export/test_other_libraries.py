@@ -91,7 +91,7 @@ def test_outputs_are_those_of_transformers(converted, folders, name):
         np.testing.assert_allclose(logits, values, atol=1e-4)
         assert {0.0, 5.0} < set(values.tolist()), np.unique(values)
     else:
-        labels = tuple(task.description.labels)
+        labels = tuple(task.reader.labels)
         if name == "chunk":
             labels = tuple(x.replace("S-", "B-").replace("E-", "I-") for x in labels)
         assert tuple(config.id2label.values()) == labels
@@ -125,7 +125,7 @@ def test_tagged_names_are_whole_in_pipelines(tmp_path):
     config, _, _ = write_run(data, {"task_names": ["own"], "tasks": {"own": own}})
     task = read_trial(Path(config.trial_dir(1)), "own")
     other_libraries.write_task(task, tmp_path / "out", log=lambda line: None)
-    directory, labels = tmp_path / "out" / "own", task.description.labels
+    directory, labels = tmp_path / "out" / "own", task.reader.labels
     tags = ["B-X", "E-X", "O", "S-X", "S-X"]
 
     class Head(torch.nn.Module):
@@ -220,7 +220,7 @@ def test_heads_without_an_equivalent_are_refused(folders, tmp_path, name, reason
     task = read_trial(*folders[name])
     if name == "topics":
         labels = tuple(f"label {i}" for i in range(17))
-        task.description = task.description._replace(labels=labels)
+        task.reader.labels = labels
     with pytest.raises(UserError, match=reason) as error:
         other_libraries.write_task(task, tmp_path / "out")
     assert error.value.exit_code == EXIT_CONFIG

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lengths of batches, and outputs of a head in evaluations."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -10,7 +12,6 @@ from electra_tf.finetune import batches
 from electra_tf.finetune.batches import head_outputs, num_parts
 from electra_tf.finetune.model import FinetuningModel, training_task
 from electra_tf.finetune.preprocessing import FeatureStore
-from electra_tf.finetune.task import TaskFacts
 from tests.helpers.tiny_finetuning import TINY
 
 # Mostly short, like the sentences of CoLA; one long example.
@@ -60,7 +61,10 @@ CONFIG = FinetuningConfig.from_hparams("D", "m", TINY | HPARAMS)
 
 
 LABELS = {"a": ("x", "y"), "b": ("x", "y", "z")}
-FACTS = {k: TaskFacts(k, "classification", names) for k, names in LABELS.items()}
+TASKS = {
+    k: SimpleNamespace(name=k, names=names, config=CONFIG)
+    for k, names in LABELS.items()
+}
 
 
 def store_of(task: str, count: int) -> FeatureStore:
@@ -84,7 +88,7 @@ def model():
 
 
 def logits(model, task, count):
-    found = head_outputs(model, FACTS[task], CONFIG, store_of(task, count))
+    found = head_outputs(model, TASKS[task], store_of(task, count))
     return np.array([row["logits"] for row in found])
 
 
@@ -108,7 +112,7 @@ def test_outputs_are_in_order_and_independent_of_the_batch(model, monkeypatch):
     store = store_of("a", 30)
     monkeypatch.setattr("electra_tf.finetune.batches._WINDOW", 16)
     counts = []
-    found = head_outputs(model, FACTS["a"], CONFIG, store, counts.append)
+    found = head_outputs(model, TASKS["a"], store, counts.append)
     found = np.array([row["logits"] for row in found])
     batch = {name: tf.constant(store[name]) for name in store}
     expected = model(batch).outputs["a"]["logits"]

@@ -17,7 +17,7 @@ from electra_tf.export import onnx, saved_model
 from electra_tf.finetune import batches, inputs, preprocessing
 from electra_tf.finetune.classification import FlagsHead
 from electra_tf.finetune.registry import check_description, make_tasks
-from electra_tf.finetune.task import write_facts
+from electra_tf.finetune.task import write_tasks
 from electra_tf.interop import networks
 from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import Vocabulary
@@ -334,11 +334,20 @@ CLASSES = "a,b\nthe dog,pos\nthe cat,neg\nran,pos\n"
 
 def test_trained_model_determines_the_labels(tmp_path):
     files = {"train.csv": CLASSES, "dev.csv": CLASSES}
-    write_facts(tmp_path / "trial", own_tasks(tmp_path, files))
+    write_tasks(tmp_path / "trial", own_tasks(tmp_path, files))
     renamed = CLASSES.replace("neg", "zzz")
     write_files(tmp_path, {"train.csv": renamed})
     [task] = own_tasks(tmp_path, files, trained=tmp_path / "trial")
     assert task.labels == ("neg", "pos")
+    # As version 0.1 wrote it.
+    before = {"name": "mine", "kind": "classification", "labels": ["a", "b", "c"]}
+    before |= {"num_texts": 1, "lowest": 0.0, "highest": 1.0, "has_impossible": False}
+    (tmp_path / "before").mkdir()
+    (tmp_path / "before/tasks.json").write_text(json.dumps([before]))
+    [task] = own_tasks(
+        tmp_path, files | {"dev.csv": "a,b\ndog,c\n"}, trained=tmp_path / "before"
+    )
+    assert task.labels == ("a", "b", "c")
     files["dev.csv"] = renamed
     [task] = own_tasks(tmp_path, files, trained=tmp_path / "trial")
     refused(lambda: task.read("dev"), "dev.csv, line 3", "'zzz'", "neg, pos")
@@ -352,7 +361,7 @@ def test_trained_model_determines_the_labels(tmp_path):
 def test_trained_model_determines_the_tags(tmp_path):
     lines = "the O\ndog B-PER\n\ncat B-LOC\n\n"
     files = {"train.txt": lines, "dev.txt": lines}
-    write_facts(tmp_path / "trial", own_tasks(tmp_path, files, "tagging"))
+    write_tasks(tmp_path / "trial", own_tasks(tmp_path, files, "tagging"))
     files["dev.txt"] = lines.replace("LOC", "PLACE")
     refused(
         lambda: own_tasks(tmp_path, files, "tagging", trained=tmp_path / "trial"),

@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.finetune.registry import TYPES, make_tasks
-from electra_tf.finetune.task import facts_of
 from electra_tf.text.vocabulary import Vocabulary, write_settings, write_tokens
 from tests.helpers.runs import SPECIAL
 
@@ -72,5 +71,5 @@ def own_tasks(
 def with_answer(task, row):
     """An example's outputs with the answer that the graph gives for its logits."""
     logits = tf.constant([row["logits"]], tf.float32)
-    answer = task.head.answer(facts_of(task), {"logits": logits})
+    answer = task.head.answer(task, {"logits": logits})
     return row | {name: value[0].numpy() for name, value in answer.items()}

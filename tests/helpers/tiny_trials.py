@@ -12,7 +12,7 @@ from electra_tf.export import finetuned_task
 from electra_tf.export.signatures import NAMES
 from electra_tf.finetune import registry
 from electra_tf.finetune.model import build_finetuning_model
-from electra_tf.finetune.task import write_facts
+from electra_tf.finetune.task import write_tasks
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.text.vocabulary import Vocabulary
 from tests.helpers import tiny_finetuning
@@ -77,7 +77,7 @@ def write_run(data, hparams):
     weights["global_step"] = tf.Variable(9, dtype=tf.int64)
     Checkpoints(folder, log=lambda line: None).save(9, weights)
     config.save(f"{folder}/config.json")
-    write_facts(folder, tasks)
+    write_tasks(folder, tasks)
     return config, tasks, model
 
 

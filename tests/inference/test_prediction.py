@@ -11,7 +11,7 @@ import tensorflow as tf
 from electra_tf.errors import UserError
 from electra_tf.export import finetuned_task
 from electra_tf.export.request import ExportRequest
-from electra_tf.finetune.task import FACTS_FILE
+from electra_tf.finetune.task import TASKS_FILE
 from electra_tf.inference import prediction
 from electra_tf.inference.finetuned import read_trial
 from electra_tf.interop import readers
@@ -126,8 +126,8 @@ def test_other_tasks_of_a_trial_are_not_made(tmp_path):
     text = (folder / "config.json").read_text()
     (folder / "config.json").write_text(text.replace('"sts"', '"no_such_module:X"'))
     assert prediction.load(folder, task="cola").predict(["the dog ran"])
-    (folder / FACTS_FILE).unlink()
-    with pytest.raises(UserError, match=f"{FACTS_FILE}, .*is missing"):
+    (folder / TASKS_FILE).unlink()
+    with pytest.raises(UserError, match=f"{TASKS_FILE}, .*is missing"):
         prediction.load(folder, task="cola")
 
 
