@@ -8,6 +8,7 @@ each says so.
 
 import dataclasses
 import os
+from collections.abc import Iterator
 from typing import Any
 
 from electra_tf.config.hparams import (
@@ -311,24 +312,16 @@ class FinetuningConfig(RunConfig):
             "results_pkl": os.path.join(results, f"{names}_results.pkl"),
         }
 
-    def _check_together(self) -> None:
+    def _broken_rules(self) -> Iterator[tuple[str, str]]:
+        yield from super()._broken_rules()
         if not (self.do_train or self.do_eval or self.write_test_outputs):
-            raise UserError(
-                "do_train, do_eval and write_test_outputs are all false; nothing to do"
-            )
-        if not self.eval_every_steps and (
-            self.keep == "best" or self.early_stopping_patience
-        ):
-            raise UserError(
-                'keep "best" and early_stopping_patience need evaluations to go by; '
-                "set eval_every_steps"
-            )
-        layers = self.model_config().num_hidden_layers
-        if (self.freeze_layers or 0) > layers:
-            raise UserError(
-                f"freeze_layers is {self.freeze_layers}; the model has {layers} layers"
-            )
-        super()._check_together()
+            yield "do_train do_eval write_test_outputs", "nothing to do"
+        by_score = self.keep == "best" or self.early_stopping_patience
+        if by_score and not self.eval_every_steps:
+            reason = "there are no evaluations to go by. Set the latter"
+            yield "keep early_stopping_patience eval_every_steps", reason
+        if (self.freeze_layers or 0) > self.model_config().num_hidden_layers:
+            yield "freeze_layers num_hidden_layers", "the model has no more layers"
 
 
 def _task_preset(name: str, own_type: Any) -> dict[str, Any]:

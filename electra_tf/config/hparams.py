@@ -120,6 +120,19 @@ def idle_fields(
                 break
 
 
+def without_effect(config: Any, if_idle: str) -> Iterator[str]:
+    """A sentence on each hparam of that kind that was set and has no effect."""
+    for field, name in idle_fields(type(config), vars(config)):
+        value, other = getattr(config, field.name), getattr(config, name)
+        if value != field.default and field.metadata["if_idle"] == if_idle:
+            fitting = field.metadata["applies_to"][name]
+            few = f", but with {' or '.join(map(show, fitting))}" * (len(fitting) < 3)
+            yield (
+                f"{field.name} {show(value)} has no effect with {name} {show(other)}"
+                f"{few}: leave {field.name} out"
+            )
+
+
 def applicable(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """The values of hparams that have an effect."""
     idle = {field.name for field, _ in idle_fields(cls, values)}

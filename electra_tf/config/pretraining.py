@@ -18,11 +18,11 @@ from electra_tf.config.hparams import (
     applicable,
     check,
     identity,
-    idle_fields,
     place,
     read_hparams,
     setting,
     show,
+    without_effect,
 )
 from electra_tf.config.model import ModelConfig, generator_config
 from electra_tf.config.objectives import (
@@ -460,11 +460,7 @@ class PretrainingConfig(RunConfig):
 
     def notes(self) -> list[str]:
         """Notes for the user before a run starts."""
-        found = [
-            f"{field.name} is {show(value)}, without effect with {name} {other}"
-            for field, value, name, other in _idle(self)
-            if field.metadata["if_idle"] == "note"
-        ]
+        found = [*without_effect(self, "note")]
         kind = OBJECTIVES[self.objective]
         for name in ("temperature", "disallow_correct"):
             value = getattr(self, name)
@@ -583,10 +579,55 @@ class PretrainingConfig(RunConfig):
             except UserError as error:
                 raise UserError(f"phase {part.number}: {error}") from None
         super()._check_together()
-        for problem in _problems(self):
-            raise UserError(problem)
         if self.uses_generator_config:
             self.generator_config().check("the generator", "generator_hidden_size")
+
+    def _broken_rules(self) -> Iterator[tuple[str, str]]:
+        yield from super()._broken_rules()
+        for name in ("pretrain_tfrecords", "eval_tfrecords"):
+            if not _are_data_sets(getattr(self, name)):
+                yield (
+                    name,
+                    "these must be patterns, which are text, none of them twice,\nor "
+                    "{pattern: weight}, each weight above 0",
+                )
+        if self.do_train == self.do_eval:
+            yield "do_train do_eval", "exactly one must be true"
+        kind, generator = OBJECTIVES[self.objective], GENERATORS[self.generator]
+        if kind.begins_with and self.phases:
+            reason = "its stages are phases already. Leave phases out"
+            yield "objective phases", reason
+        if (self.stage_one_steps or 0) >= self.num_train_steps:
+            yield "stage_one_steps num_train_steps", "no step is left for stage two"
+        if self.max_predictions_per_seq < 1:
+            reason = "less than one token is masked. Raise one"
+            yield "mask_prob max_seq_length", reason
+        data = [phase.config.pretrain_tfrecords for phase in self.run_phases()]
+        mixes = any(isinstance(sets, list) and len(sets) > 1 for sets in data)
+        if self.sampling_alpha != 1 and not mixes:
+            reason = "it gives shares to a list\nof data sets without weights"
+            yield "sampling_alpha pretrain_tfrecords", f"{reason}. Leave it out"
+        # 0.7 and 0.3 pass, whatever their rounding.
+        if self.mask_token_share + self.random_token_share > 1 + 1e-9:
+            names = "mask_token_share random_token_share"
+            yield names, "together they are at most 1"
+        if self.mask_unit == "word" and self.repeated_masks != "fixed":
+            reason = 'no position may be drawn twice.\nSet "repeated_masks": "fixed"'
+            yield "mask_unit repeated_masks", reason
+        is_masked_lm = generator.has_own_encoders and generator.predicts == "masked"
+        if self.embedding_sharing == "disentangled" and not is_masked_lm:
+            reason = "it needs a discriminator beside a\ngenerator that is a masked LM"
+            yield "embedding_sharing objective generator", reason
+        shape = self.generator_config()
+        is_empty = not (shape.hidden_size and shape.num_hidden_layers)
+        if generator.has_own_encoders and is_empty:
+            names = "model_size generator_hidden_size generator_layers"
+            yield names, "the generator would have no width or no layers"
+        needed = self.replaced(**kind.needs)._completed()
+        for name in kind.needs:
+            if getattr(self, name) != (value := getattr(needed, name)):
+                reason = f"the objective needs {show(value)}. Leave {name} out"
+                yield f"{name} objective", reason
 
 
 def _are_data_sets(data: str | list | dict) -> bool:
@@ -599,78 +640,6 @@ def _are_data_sets(data: str | list | dict) -> bool:
         and len({*names}) == len(names)
         and all(type(w) in (int, float) and 0 < w < float("inf") for w in weights)
     )
-
-
-def _idle(c: PretrainingConfig) -> Iterator[tuple[dataclasses.Field, Any, str, Any]]:
-    """(field, value, the other hparam, its value) of hparams set without effect."""
-    for field, name in idle_fields(type(c), vars(c)):
-        value = getattr(c, field.name)
-        if value != field.default:
-            yield field, value, name, getattr(c, name)
-
-
-def _problems(c: PretrainingConfig) -> Iterator[str]:
-    """Messages on values that are right alone and wrong together."""
-
-    def exclude(names: str, reason: str) -> str:
-        values = [f"{name} {show(getattr(c, name))}" for name in names.split()]
-        return f"{' and '.join(values)} exclude each other: {reason}"
-
-    for name in ("pretrain_tfrecords", "eval_tfrecords"):
-        if not _are_data_sets(data := getattr(c, name)):
-            yield (
-                f"{name} {show(data)} must be patterns, which are text, none of them "
-                "twice,\nor {pattern: weight}, each weight above 0"
-            )
-    if c.do_train == c.do_eval:
-        yield exclude("do_train do_eval", "exactly one must be true")
-    kind, generator = OBJECTIVES[c.objective], GENERATORS[c.generator]
-    if kind.begins_with and c.phases:
-        reason = "its stages are phases already. Leave phases out"
-        yield exclude("objective phases", reason)
-    if (c.stage_one_steps or 0) >= c.num_train_steps:
-        reason = "no step is left for stage two"
-        yield exclude("stage_one_steps num_train_steps", reason)
-    if c.max_predictions_per_seq < 1:
-        reason = "less than one token is masked. Raise one"
-        yield exclude("mask_prob max_seq_length", reason)
-    data = [phase.config.pretrain_tfrecords for phase in c.run_phases()]
-    mixes = any(isinstance(sets, list) and len(sets) > 1 for sets in data)
-    if c.sampling_alpha != 1 and not mixes:
-        reason = "it gives shares to a list\nof data sets without weights. Leave it out"
-        yield exclude("sampling_alpha pretrain_tfrecords", reason)
-    # 0.7 and 0.3 pass, whatever their rounding.
-    if c.mask_token_share + c.random_token_share > 1 + 1e-9:
-        reason = "together they are at most 1"
-        yield exclude("mask_token_share random_token_share", reason)
-    if c.mask_unit == "word" and c.repeated_masks != "fixed":
-        reason = 'no position may be drawn twice.\nSet "repeated_masks": "fixed"'
-        yield exclude("mask_unit repeated_masks", reason)
-    is_masked_lm = generator.has_own_encoders and generator.predicts == "masked"
-    if c.embedding_sharing == "disentangled" and not is_masked_lm:
-        reason = "it needs a discriminator beside a\ngenerator that is a masked LM"
-        yield exclude("embedding_sharing objective generator", reason)
-    shape = c.generator_config()
-    is_empty = not (shape.hidden_size and shape.num_hidden_layers)
-    if generator.has_own_encoders and is_empty:
-        names = "model_size generator_hidden_size generator_layers"
-        yield exclude(names, "the generator would have no width or no layers")
-    for field, value, name, other in _idle(c):
-        if field.metadata["if_idle"] == "refuse":
-            fitting, only = field.metadata["applies_to"][name], ""
-            if len(fitting) < 3:
-                only = f", but with {' or '.join(map(show, fitting))}"
-            yield (
-                f"{field.name} {show(value)} has no effect with {name} {show(other)}"
-                f"{only}: leave {field.name} out"
-            )
-    needed = c.replaced(**kind.needs)._completed()
-    for name in kind.needs:
-        if (value := getattr(c, name)) != (expected := getattr(needed, name)):
-            yield (
-                f"{name} is {show(value)}, but objective {c.objective} needs "
-                f"{show(expected)}: leave {name} out"
-            )
 
 
 def _common_to_phases(hparams: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import dataclasses
 import json
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -20,12 +21,12 @@ from electra_tf.config.hparams import (
     check,
     defaults,
     identity,
-    idle_fields,
     place,
     read_hparams,
     setting,
     show,
     values_in_roles,
+    without_effect,
 )
 from electra_tf.config.model import BLOCK_HPARAMS, SIZES, ModelConfig, model_config
 from electra_tf.errors import JSON_ERRORS, UserError
@@ -225,19 +226,19 @@ class RunConfig(ABC):
         """Raises a UserError for values that are right alone and wrong together."""
         shape = self.model_config()
         shape.check("the model", "model_hparam_overrides")
-        for field, name in idle_fields(ModelConfig, vars(shape)):
-            if (value := getattr(shape, field.name)) != field.default:
-                raise UserError(
-                    f"{field.name} {show(value)} has no effect with {name} "
-                    f"{show(getattr(shape, name))}: leave {field.name} out"
-                )
-        limit = shape.max_length
-        if self.max_seq_length > limit:
-            raise UserError(
-                f"max_seq_length {self.max_seq_length} exceeds "
-                f"max_position_embeddings {limit}; lower it, or raise the latter in "
-                "model_hparam_overrides"
-            )
+        values = vars(shape) | vars(self)
+        for names, reason in self._broken_rules():
+            found = [f"{name} {show(values[name])}" for name in names.split()]
+            raise UserError(f"{' and '.join(found)}: {reason}")
+        for part in (shape, self):
+            for sentence in without_effect(part, "refuse"):
+                raise UserError(sentence)
+
+    def _broken_rules(self) -> Iterator[tuple[str, str]]:
+        """(names, reason) of values that are right alone and wrong together."""
+        if self.max_seq_length > self.model_config().max_length:
+            reason = "lower the former, or raise the latter in model_hparam_overrides"
+            yield "max_seq_length max_position_embeddings", reason
 
     @property
     def results_json(self) -> str:

@@ -210,7 +210,7 @@ def test_frozen_layers_do_not_change(layers):
     assert not [name for name in changed if any(part in name for part in frozen)]
     assert len(changed) > len(gradients) - 3  # A softmax has no use for a bias.
     assert set(state.weights()) == set(before)
-    with pytest.raises(UserError, match="freeze_layers is 3; the model has 2 layers"):
+    with pytest.raises(UserError, match="freeze_layers 3 and num_hidden_layers 2: "):
         config_of(freeze_layers=3)
 
 
