@@ -239,7 +239,7 @@ class ClassHead(LabelsHead):
       label_smoothing: the share of the loss, in training, that all classes share.
     """
 
-    kind = "classification"
+    kind, mark = "classification", "label"
     has_classes = True
 
     label_smoothing: float = 0.0
@@ -281,7 +281,7 @@ class ClassHead(LabelsHead):
 class FlagsHead(LabelsHead):
     """Any number of classes: a sigmoid for each, the loss their mean."""
 
-    kind = "multilabel"
+    kind, mark = "multilabel", "labels"
 
     def outputs(self, dense, hidden, features, training, seed):
         """logits [B, C]."""
@@ -320,7 +320,7 @@ class NumberHead(TextHead):
         they are.
     """
 
-    kind = "regression"
+    kind, mark = "regression", "value"
 
     is_bounded: bool = True
 

@@ -79,7 +79,7 @@ def _fields(row: Mapping[Any, Any], settings: Mapping[str, Any]) -> dict[str, An
 class ChoiceHead(ScoresHead):
     """A score for each choice, from its state at [CLS]; dropout before it."""
 
-    kind = "multiple_choice"
+    kind, mark = "multiple_choice", "choice"
     reads = "records"
     fields = ("text", "choices")
 

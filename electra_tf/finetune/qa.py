@@ -230,7 +230,7 @@ class SpanHead(Head):
         `joint_prediction`.
     """
 
-    kind = "qa"
+    kind, mark = "qa", "answer"
     reads = "records"
     fields = ("question", "context")
 

@@ -34,8 +34,8 @@ from electra_tf.text.records import tfds_builder
 from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
-TYPES: dict[str, TaskType] = classification.TYPES | tagging.TYPES | qa.TYPES
-TYPES |= multiple_choice.TYPES
+TYPES: dict[str, TaskType] = tagging.TYPES | multiple_choice.TYPES
+TYPES |= classification.TYPES | qa.TYPES
 # Names go into those of files and variables.
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 

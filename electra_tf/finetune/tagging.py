@@ -153,7 +153,7 @@ class TagHead(Head):
     Without dropout, as in the original.
     """
 
-    kind = "tagging"
+    kind, mark = "tagging", "words"
     reads = "words"
     has_classes = True
 

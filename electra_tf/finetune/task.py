@@ -57,12 +57,15 @@ class Head(ABC):
       reads: its kind of input, a key of `inputs.FORMS`.
       fields: of an input that is given as a tuple.
       has_classes: whether it has a softmax over labels, which can be smoothed.
+      mark: an output of the served model that no type before it has in
+        `registry.TYPES`.
     """
 
     kind: ClassVar[str]
     reads: ClassVar[str]
     fields: ClassVar[tuple[str, ...]] = ()
     has_classes: ClassVar[bool] = False
+    mark: ClassVar[str]
 
     @staticmethod
     @abstractmethod

@@ -24,7 +24,7 @@ from electra_tf.console import silent
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.finetune import preprocessing, registry
 from electra_tf.finetune.classification import NumberHead
-from electra_tf.finetune.inputs import Input, Source, shown
+from electra_tf.finetune.inputs import Input, shown
 from electra_tf.finetune.results import hparams_in
 from electra_tf.finetune.tag_schemes import stored_scheme
 from electra_tf.finetune.task import TASKS_FILE, Task, read_tasks
@@ -279,7 +279,8 @@ class FinetunedModel(Predictor):
             "eval_batch_size": self.config.eval_batch_size,
         }
         task = name or reader.name
-        super().__init__(origin, task, type(head), most, fewest, facts)
+        reading = reader.read_inputs, self._predictions
+        super().__init__(origin, task, type(head), *reading, most, fewest, facts)
 
     @property
     def folder(self) -> Path:
@@ -307,14 +308,9 @@ class FinetunedModel(Predictor):
         hidden = self.encoder(*inputs).sequence_output
         return self.layer.outputs(hidden, features)
 
-    def read_inputs(self, source: Source) -> Iterator[Input]:
-        """Reads inputs by the task's own columns."""
-        return self.reader.read_inputs(source)
-
-    def predictions(
+    def _predictions(
         self, inputs: Iterable[Input]
     ) -> Iterator[tuple[Input, dict[str, Any]]]:
-        """Yields each input with its prediction, in order."""
         # Inputs are read until there are enough sequences for one call.
         prepared, length = self._prepared(inputs), lambda one: max(1, len(one[2]))
         for chunk in chunks(prepared, _CHUNK, length):

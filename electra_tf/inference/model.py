@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 import functools
 import math
@@ -370,13 +369,15 @@ class Model:
 
 
 @dataclasses.dataclass(eq=False, repr=False)
-class Predictor(Model, abc.ABC):
+class Predictor(Model):
     """A model that predicts.
 
     Args:
       origin: the checkpoint or directory of the weights.
       task: the name of the fine-tuning task.
       head: its type's.
+      read_inputs: reads the inputs of a user's file.
+      predictions: yields each input with its prediction, in order.
       num_fields: of an input that is given as a tuple.
       fewest: of them at least; None: all.
       facts: in JSON, all that answers depend on besides the weights.
@@ -385,6 +386,8 @@ class Predictor(Model, abc.ABC):
     origin: str
     task: str
     head: type[Head]
+    read_inputs: Callable[[Source], Iterator[Input]]
+    predictions: Callable[[Iterable[Input]], Iterator[tuple[Input, dict[str, Any]]]]
     num_fields: int = 1
     fewest: int | None = None
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -396,16 +399,6 @@ class Predictor(Model, abc.ABC):
     def reads(self) -> str:
         """The kind of its inputs, a key of `inputs.FORMS`."""
         return self.head.reads
-
-    @abc.abstractmethod
-    def read_inputs(self, source: Source) -> Iterator[Input]:
-        """Reads the inputs of a user's file."""
-
-    @abc.abstractmethod
-    def predictions(
-        self, inputs: Iterable[Input]
-    ) -> Iterator[tuple[Input, dict[str, Any]]]:
-        """Yields each input with its prediction, in order."""
 
     def rows(self, inputs: Iterable[Input]) -> Iterator[dict[str, Any]]:
         """Yields the fields of each input and its prediction, in order.

@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import os
 import types
-from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from electra_tf import startup
 from electra_tf.console import silent
 from electra_tf.errors import UserError
-from electra_tf.finetune.inputs import Input, Source
 from electra_tf.finetune.registry import TYPES
 from electra_tf.finetune.results import hparams_in
 from electra_tf.finetune.task import plain
@@ -26,7 +24,6 @@ from electra_tf.text.tokenization import Tokenizer, encoded
 from electra_tf.text.vocabulary import Vocabulary
 
 _BATCH = 64
-_ANSWERS = {"label", "labels", "value", "answer"}
 # Parts of a pre-trained model -> (signature and output for ids).
 _PARTS = {
     "encoder": ("serving_default", "sequence_output"),
@@ -52,10 +49,10 @@ def _read_saved_model(folder: Path) -> Model:
 
     loaded = tf.saved_model.load(readable_by_tensorflow(folder))
     call = loaded.signatures.get("serving_default")
-    if call and _ANSWERS & call.structured_outputs.keys():
-        return SavedModelPredictor(folder, call, manifest)
     if manifest.get("what") in _PARTS:
         return _part(folder, loaded, manifest)
+    if task := call and _task(folder, call, manifest):
+        return task
     raise UserError(f"{folder} is a SavedModel, but not one of export_model.py.")
 
 
@@ -94,41 +91,41 @@ def _part(folder: Path, loaded: Any, manifest: dict[str, Any]) -> Model:
     return model
 
 
-class SavedModelPredictor(Predictor):
-    """A fine-tuned task whose graph reads texts and answers.
+def _task(folder: Path, call: Any, manifest: dict[str, Any]) -> Predictor | None:
+    """A fine-tuned task whose graph reads texts and answers; None for other models.
 
     Args:
       call: its signature.
       manifest: of the export; {} without one.
     """
+    outputs, takes = call.structured_outputs, {*call.structured_input_signature[1]}
+    # Before version 0.2 manifests did not have the type.
+    fitting = (kind for kind, row in TYPES.items() if row.head.mark in outputs)
+    if (kind := manifest.get("type") or next(fitting, None)) is None:
+        return None
+    head = TYPES[kind].head
+    fields = [name for name in head.fields if name in takes]
+    columns = [*manifest.get("columns", []), fields]
+    usual = {"identity": ("id", "index"), "words": None}
+    settings = usual | manifest | {"columns": columns}
 
-    def __init__(self, folder: Path, call: Any, manifest: dict[str, Any]):
-        self._call = call
-        head = TYPES[manifest.get("type") or _type_of(call.structured_outputs)].head
-        takes = {*call.structured_input_signature[1]}
-        fields = [name for name in head.fields if name in takes]
-        columns = [*manifest.get("columns", []), fields]
-        usual = {"identity": ("id", "index"), "words": None}
-        self._settings = usual | manifest | {"columns": columns}
-        name = manifest.get("task", folder.parent.name)
-        super().__init__(str(folder.absolute()), name, head, len(fields))
-        self._takes = takes
-
-    def read_inputs(self, source: Source) -> Iterator[Input]:
-        """Reads inputs by the columns of the task's description."""
-        return self.head.read_inputs(source, self._settings)
-
-    def predictions(
-        self, inputs: Iterable[Input]
-    ) -> Iterator[tuple[Input, dict[str, Any]]]:
-        """Yields each input with its prediction, in order."""
+    def predictions(inputs):
         for chunk in chunks(inputs, _BATCH):
-            given = [self.head.served_inputs(one.fields) for one in chunk]
-            columns = {n: _strings([one[n] for one in given]) for n in self._takes}
-            outputs = {k: v.numpy() for k, v in self._call(**columns).items()}
+            given = [head.served_inputs(one.fields) for one in chunk]
+            columns = {n: _strings([one[n] for one in given]) for n in takes}
+            answers = {name: x.numpy() for name, x in call(**columns).items()}
             for number, one in enumerate(chunk):
-                row = {name: plain(values[number]) for name, values in outputs.items()}
-                yield one, self.head.prediction(one.fields, row)
+                row = {name: plain(values[number]) for name, values in answers.items()}
+                yield one, head.prediction(one.fields, row)
+
+    return Predictor(
+        origin=str(folder.absolute()),
+        task=manifest.get("task", folder.parent.name),
+        head=head,
+        read_inputs=lambda source: head.read_inputs(source, settings),
+        predictions=predictions,
+        num_fields=len(fields),
+    )
 
 
 def _strings(values: list[Any]) -> Any:
@@ -139,13 +136,6 @@ def _strings(values: list[Any]) -> Any:
         return tf.constant([*map(encoded, values)])
     lists = [[*map(encoded, one)] for one in values]
     return tf.ragged.constant(lists, tf.string, ragged_rank=1).to_tensor("")
-
-
-def _type_of(outputs: Collection[str]) -> str:
-    """The type of a task that was exported before manifests said it."""
-    names = {"words": "tagging", "answer": "qa", "value": "regression"}
-    names |= {"label": "classification", "labels": "multilabel"}
-    return next(kind for name, kind in names.items() if name in outputs)
 
 
 def load(

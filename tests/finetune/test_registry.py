@@ -94,6 +94,6 @@ def test_wrong_weights_are_refused(tmp_path, make, given, more, expected):
 
 def test_label_smoothing_is_for_labels(tmp_path):
     text = "a\tb\ndog\t1\ncat\t2\n"
-    with pytest.raises(UserError, match="label_smoothing is for classification"):
+    with pytest.raises(UserError, match="label_smoothing is for tagging and cl"):
         own_tasks(tmp_path, {"train.tsv": text}, "regression", label_smoothing=0.1)
     own_tasks(tmp_path, {"train.tsv": text}, label_smoothing=0.1)
