@@ -16,13 +16,12 @@ from typing import Any
 import tensorflow as tf
 
 from electra_tf.errors import UserError
-from electra_tf.export import finetuned_task, saved_model
+from electra_tf.export import saved_model
 from electra_tf.export.request import ExportRequest
 from electra_tf.export.signatures import NAMES, Check, Servable
+from electra_tf.inference.finetuned import FinetunedModel
 from electra_tf.inference.model import Model
-from electra_tf.inference.pretrained_model import PretrainedModel
-from electra_tf.interop import cards, readers, verification
-from electra_tf.pretrain.stored import read
+from electra_tf.interop import cards, verification
 from electra_tf.storage.atomic_folder import atomic_folder
 from electra_tf.text.vocabulary import write_settings, write_tokens
 
@@ -104,19 +103,11 @@ def export_onnx(request: ExportRequest) -> str:
                 f'--format onnx needs the package {package}: pip install -e ".[onnx]"'
             )
     facts: dict[str, Any] = {"precision": request.precision, "opset": OPSET}
-    if request.what in (None, *saved_model.WHAT):
-        stored = request.read_model()
-        source = PretrainedModel.of(stored)
-        kinds = saved_model.parts_of(source, request.what, "onnx", WHAT)
-        parts = {kind: saved_model.WHAT[kind](source) for kind in kinds}
-    else:
-        source = finetuned_task.task_of(request)
-        stored = read(readers.find(source.folder, print), source.config.vocab_file)
-        name = request.what.replace(":", ".")
-        parts = {name: finetuned_task.servable(source)}
-        facts["labels"] = [*source.reader.labels]
+    source, parts = saved_model.servables_of(request, known=WHAT)
+    if isinstance(source, FinetunedModel):
         facts["task"] = source.reader.settings()
-    results = []
+        facts["labels"] = facts["task"]["labels"]
+    stored, results = source.stored(), []
     with atomic_folder(request.output_dir) as folder:
         for what, part in parts.items():
             path = folder / f"{what}.onnx"

@@ -19,7 +19,6 @@ from electra_tf.interop import huggingface, networks, readers, tf1, verification
 from electra_tf.interop.cards import UNSTATED, Publication
 from electra_tf.interop.networks import ENCODER, Network
 from electra_tf.interop.task_heads import TransformersHead
-from electra_tf.pretrain.stored import read
 from electra_tf.text.tf_packing import EncoderInputs
 
 
@@ -55,7 +54,7 @@ def write_task(
             f"{name} cannot be exported to Hugging Face: {reason}.\n"
             f"The encoder alone can: --init-checkpoint {model.folder} --what encoder."
         )
-    stored = read(readers.find(model.folder, log), config.vocab_file, log=log)
+    stored = model.stored(log)
     [network] = networks.split(stored, "encoder").values()
     weights = {v.path: np.asarray(v) for v in model.variables}
     encoder = {k: v for k, v in weights.items() if k.startswith(ENCODER)}

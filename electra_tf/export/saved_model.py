@@ -15,6 +15,7 @@ from electra_tf.errors import UserError
 from electra_tf.export import finetuned_task, parts
 from electra_tf.export.request import ExportRequest
 from electra_tf.export.signatures import NAMES, Check, Servable
+from electra_tf.inference.finetuned import FinetunedModel
 from electra_tf.inference.model import Model
 from electra_tf.inference.pretrained_model import PretrainedModel
 from electra_tf.interop import verification
@@ -171,19 +172,29 @@ def _differences(loaded, checks: Sequence[Check]) -> dict[str, float]:
     return found
 
 
-def export_saved_model(request: ExportRequest) -> str:
-    """Without --what, everything that the model has.
+def servables_of(
+    request: ExportRequest, precision: str = "float32", known: Collection[str] = WHAT
+) -> tuple[PretrainedModel | FinetunedModel, dict[str, Servable]]:
+    """(the model of a request, what to export of it by its name).
 
-    Another name than those in WHAT is a fine-tuned task's.
+    Another --what than those in WHAT is a fine-tuned task.
+
+    Args:
+      known: see `parts_of`.
     """
-    if request.what in (None, *WHAT):
-        source = PretrainedModel.of(request.read_model(), request.precision)
-        kinds = parts_of(source, request.what)
-        servables = {what: WHAT[what](source, request.jit_compile) for what in kinds}
-    else:
-        source = finetuned_task.task_of(request, request.precision)
-        print(shown(f"{request.what}: from {source.folder}, {request.precision}"))
-        servable = finetuned_task.servable(source, request.jit_compile)
-        servables = {request.what.replace(":", "."): servable}
+    what, jit_compile = request.what, request.jit_compile
+    if what in (None, *WHAT):
+        model = PretrainedModel.of(request.read_model(), precision)
+        kinds = parts_of(model, what, request.format, known)
+        return model, {kind: WHAT[kind](model, jit_compile) for kind in kinds}
+    task = finetuned_task.task_of(request, precision)
+    print(shown(f"{what}: from {task.folder}, {precision}"))
+    servable = finetuned_task.servable(task, jit_compile)
+    return task, {what.replace(":", "."): servable}
+
+
+def export_saved_model(request: ExportRequest) -> str:
+    """Without --what, everything that the model has."""
+    source, servables = servables_of(request, request.precision)
     write_saved_models(servables, source, request.output_dir, request.jit_compile)
     return request.output_dir

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from electra_tf import startup
 from electra_tf.config.finetuning import FinetuningConfig, vocabulary_of
-from electra_tf.console import silent
+from electra_tf.console import Log, silent
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.finetune import preprocessing, registry
 from electra_tf.finetune.classification import NumberHead
@@ -31,9 +31,10 @@ from electra_tf.finetune.task import TASKS_FILE, Task, read_tasks
 from electra_tf.inference.model import Predictor
 from electra_tf.inference.scoring import chunks
 from electra_tf.interop import huggingface, readers
-from electra_tf.interop.checkpoint import FINETUNE, fit_rows
+from electra_tf.interop.checkpoint import FINETUNE, StoredModel, fit_rows
 from electra_tf.interop.networks import Network
 from electra_tf.interop.task_heads import HEADS
+from electra_tf.pretrain.stored import read
 from electra_tf.storage import checkpoints
 from electra_tf.storage.manifest import MANIFEST, read_json, split_name
 from electra_tf.storage.mirror import bring_model
@@ -296,6 +297,10 @@ class FinetunedModel(Predictor):
         """Of the weights, for the manifest of an export."""
         step, _ = split_name(Path(self.origin).name)
         return {"objective": "fine-tuned", "step": step, "task": self.task}
+
+    def stored(self, log: Log = print) -> StoredModel:
+        """Its encoder, as files hold it."""
+        return read(readers.find(self.folder, log), self.config.vocab_file, log=log)
 
     @property
     def variables(self) -> list:

@@ -13,7 +13,6 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -118,9 +117,8 @@ class PretrainedModel(Model):
       network: an ElectraPretrainer, or a TextEncoder alone.
       tokenizer_config: by default the settings beside the vocabulary, or config's.
       name: of the model, for messages.
-      has_generator: whether its files hold a generator or name a uniform one.
       origin: the checkpoint or directory of the weights.
-      known: see `StoredModel.known`.
+      known: see `StoredModel.known`; None: all fields of `config`.
       step: of the weights; None if unknown.
     """
 
@@ -131,9 +129,8 @@ class PretrainedModel(Model):
         network,
         tokenizer_config: TokenizerConfig | None = None,
         name: str | None = None,
-        has_generator: bool = True,
         origin: str | None = None,
-        known: Mapping[str, Any] = MappingProxyType({}),
+        known: Mapping[str, Any] | None = None,
         step: int | None = None,
     ):
         import tensorflow as tf
@@ -147,10 +144,12 @@ class PretrainedModel(Model):
         )
         self.tokenizer = Tokenizer(vocab, *settings)
         self.name = name or config.model_dir
-        self.has_generator = has_generator
         self.origin = origin or self.name
         self.max_seq_length = config.max_seq_length
-        self.network, self.step, self._known = network, step, known
+        self.network, self.step, self._known = network, step, known or {}
+        # A uniform generator is assumed for files without one; a run's config names it.
+        is_named = known is None or "generator" in known
+        self.has_generator = is_named or bool(config.generator_scopes())
         if isinstance(network, TextEncoder):
             self.pretrainer, self.encoder = None, network
             self.what = "an encoder without heads"
@@ -158,7 +157,7 @@ class PretrainedModel(Model):
         self.pretrainer, self.what = network, network.objective.model
         if network.electra.encoder.transformer_layers:  # not only two towers
             self.encoder = network.electra
-        if not has_generator:
+        if not self.has_generator:
             self.what += " without its generator"
         self.methods = {
             name: function_of(network, name, vocab.mask_id)
@@ -188,19 +187,9 @@ class PretrainedModel(Model):
             network.build(None)
         weights = of_arrays(stored.origin, stored.tensors)
         weights.assign_to({v.path: v.value for v in network.variables})
-        # A uniform generator is assumed for files without one; a run's config names it.
-        assumed = "generator" not in stored.known
-        return cls(
-            stored.config,
-            stored.vocab,
-            network,
-            stored.tokenizer_config,
-            stored.name,
-            has_generator=bool(stored.config.generator_scopes()) or not assumed,
-            origin=stored.origin,
-            known=stored.known,
-            step=stored.step,
-        )
+        settings = stored.tokenizer_config, stored.name
+        origin, known, step = stored.origin, stored.known, stored.step
+        return cls(stored.config, stored.vocab, network, *settings, origin, known, step)
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -260,12 +249,15 @@ class PretrainedModel(Model):
                 f"format {format!r} is not one of {', '.join(readers.WRITERS)}.\n"
                 "export_model.py has others."
             )
-        tensors = {v.path: np.array(v) for v in self.network.variables}
-        settings = self.vocab, self.tokenizer.config
-        stored = StoredModel(
-            self.config, *settings, tensors, {}, 0, self.origin, self._known
-        )
+        stored = self.stored()._replace(step=0)  # The weights may have changed.
         readers.WRITERS[format](stored, "all", path, log=silent)
+
+    def stored(self) -> StoredModel:
+        """The model with its current weights, as files hold it."""
+        tensors = {v.path: np.array(v) for v in self.network.variables}
+        settings, step = (self.vocab, self.tokenizer.config), self.step or 0
+        more = tensors, {}, step, self.origin, self._known
+        return StoredModel(self.config, *settings, *more)
 
     @functools.cached_property
     def _words(self):

@@ -45,8 +45,6 @@ _PREFIX = "electra."  # before the names of an encoder, except in an ElectraMode
 _TIED = "generator_lm_head.weight"
 _WORDS = f"{_PREFIX}embeddings.word_embeddings.weight"
 _HEADS = ("discriminator_predictions.", "generator_predictions.", "generator_lm_head.")
-# Old checkpoints name gain and bias of a layer norm as TensorFlow does.
-_OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 
 def check_representable(network: Network, origin: str) -> None:
@@ -141,8 +139,6 @@ def read(
     tensors: Tensors, config: Mapping[str, Any], shape: ModelConfig, place, note: Log
 ) -> tuple[Tensors, TransformersHead | None]:
     """(weights by our names, the task's head), of weights in the file `place`."""
-    for old, new in _OLD_NAMES.items():
-        tensors = {name.replace(old, new): array for name, array in tensors.items()}
     if not any(name.startswith(_PREFIX) for name in tensors):  # an ElectraModel
         parts = ("embeddings.", "embeddings_project.", "encoder.")
         tensors = {
