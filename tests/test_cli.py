@@ -237,16 +237,3 @@ def test_public_names_exist():
         assert getattr(electra_tf, name) is not None
     with pytest.raises(AttributeError, match="no_such_name"):
         electra_tf.no_such_name  # noqa: B018
-
-
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        (ValueError("one\ntwo"), "one"),
-        (OSError("\n\n"), "OSError('\\n\\n')"),
-        (EOFError(), "EOFError()"),
-        (ValueError("x" * 300), "x" * 200),
-    ],
-)
-def test_reason_of_an_error_is_one_short_line(error, expected):
-    assert errors.reason_of(error) == expected

@@ -9,7 +9,6 @@ import sys
 
 import h5py
 import keras
-import keras_fit
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -237,19 +236,6 @@ def test_global_dtype_policy_where_precision_is_not_set():
     assert tiny_model().electra.compute_dtype == "float32"
 
 
-def test_config_by_name_is_resolved_and_checked():
-    config = et.PretrainingConfig(model_size="base", max_seq_length=128)
-    assert config.learning_rate == 2e-4 and config.embedding_size == 768
-    assert config == et.PretrainingConfig(**config.to_dict())
-    for hparams, message in (
-        ({"modelsize": "base"}, r'PretrainingConfig\(.*did you mean "model_size"'),
-        ({"mask_prob": 2.0}, "mask_prob"),
-        ({"max_seq_length": 1000}, "max_position_embeddings"),
-    ):
-        with pytest.raises(et.UserError, match=message):
-            et.PretrainingConfig(**hparams)
-
-
 MIRRORED = """
 import keras, tensorflow as tf
 cpu, = tf.config.list_physical_devices("CPU")
@@ -284,20 +270,6 @@ def test_mirrored_strategy_with_mixed_precision_and_tensorboard(fitted, tmp_path
     )
     assert done.returncode == 0, done.stderr
     assert list((tmp_path / "logs").rglob("events*"))
-
-
-@pytest.mark.thorough
-def test_the_example(tmp_path, monkeypatch, capsys):
-    """On the beginnings of its novels."""
-    corpus = tmp_path / "corpus"
-    corpus.mkdir()
-    for path in keras_fit.CORPUS.glob("*.txt"):
-        (corpus / path.name).write_text(path.read_text(encoding="utf-8")[:8_000])
-    monkeypatch.setattr(keras_fit, "CORPUS", corpus)
-    options = ["--steps", "6", "--output-dir", str(tmp_path / "output")]
-    monkeypatch.setattr(sys, "argv", ["keras_fit.py", *options])
-    keras_fit.main()
-    assert "Accuracy on held-out passages" in capsys.readouterr().out
 
 
 def test_tokenizer_takes_scalars_of_tensorflow():

@@ -11,11 +11,8 @@ import pytest
 
 from electra_tf import startup
 from electra_tf.errors import UserError
-from electra_tf.interop import keras_hub
-from electra_tf.text import records, tf_tokenization
 from tests.helpers import building, forked_runs, tiny_finetuning
-from tests.helpers.interop_models import golden
-from tests.helpers.runs import ROOT, check_ok, refused, tiny, write_tiny_data
+from tests.helpers.runs import ROOT, check_ok, tiny, write_tiny_data
 
 # Fails if importing the package has started, installed or changed anything.
 NOTHING_ELSE = """
@@ -114,30 +111,3 @@ def test_training_and_prediction_need_no_optional_package(finetuned, tmp_path):
     tiny_finetuning.write_data(tmp_path)
     hparams = {"task_names": ["cola"], "num_train_epochs": 0.1}
     check_ok(tiny_finetuning.fork(tmp_path, "m", hparams, **plainly))
-
-
-@pytest.mark.parametrize(
-    ("module", "install", "use"),
-    [
-        (
-            "tensorflow_text",
-            "pip install tensorflow-text",
-            lambda out: tf_tokenization.TFTokenizer(golden("electra_tiny").vocab),
-        ),
-        (
-            "keras_hub",
-            'pip install -e ".[keras_hub]"',
-            lambda out: keras_hub.write_keras_hub(
-                golden("electra_tiny"), "all", out, str
-            ),
-        ),
-        (
-            "tensorflow_datasets",
-            'pip install -e ".[tfds]"',
-            lambda out: records.open_tfds("wikipedia/20230601.en:text"),
-        ),
-    ],
-)
-def test_the_error_names_the_package(monkeypatch, tmp_path, module, install, use):
-    monkeypatch.setitem(sys.modules, module, None)
-    refused(lambda: use(tmp_path / "out"), module, install)

@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What makes two configs the same run."""
 
-import dataclasses
 import json
 from dataclasses import fields
 
 import pytest
 
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.config.hparams import Role, applicable, default_of, hparam
-from electra_tf.config.model import ModelConfig
+from electra_tf.config.hparams import applicable, default_of
 from electra_tf.config.objectives import (
     GENERATORS,
     OBJECTIVES,
@@ -96,13 +94,3 @@ def test_run_of_an_earlier_version_is_the_same_run():
     defaults = {field.name: default_of(field) for field in fields(PretrainingConfig)}
     settings = {k: settings.get(k, defaults.get(k)) for k in config.settings()}
     assert settings == config.settings()
-
-
-@pytest.mark.parametrize("cls", [PretrainingConfig, FinetuningConfig, ModelConfig])
-def test_every_hparam_has_a_role_and_a_sentence(cls):
-    for field in dataclasses.fields(cls):
-        assert type(field.metadata["role"]) is Role, field.name
-        doc = field.metadata["doc"]
-        assert len(doc) >= 10 and doc.endswith("."), field.name
-    with pytest.raises(TypeError, match="role"):
-        hparam(1, "Documented, but without a role.")

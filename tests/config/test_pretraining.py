@@ -240,35 +240,6 @@ def test_new_and_original_spellings_are_the_same_run():
     assert not ORIGINAL_NAMES & electric.to_dict().keys()
 
 
-@pytest.mark.parametrize(
-    "text, expected",
-    [
-        ('{"seed": 1,\n "debug" true}', ["line 2, column 10"]),
-        ("{'seed': 1}", ["line 1, column 2", "double quotes"]),
-        ('{"debug": True}', ["line 1, column 11"]),
-        ('{"seed": 1, "seed": 2}', ["seed", "twice", "1", "2"]),
-        ('{"a": {"hidden_size": 1, "hidden_size": 2}}', ["hidden_size", "twice"]),
-        ('{"learning_rate": NaN}', ["NaN"]),
-        ("[1]", ["[1]", "object"]),
-        ("", ["JSON text"]),
-        ("missing.json", ["missing.json", "exists"]),
-    ],
-)
-def test_json_errors_name_their_place(text, expected):
-    with pytest.raises(UserError) as caught:
-        read_hparams(text)
-    assert all(part in str(caught.value) for part in expected), str(caught.value)
-
-
-def test_hparams_from_a_file(tmp_path):
-    path = tmp_path / "h.json"
-    path.write_text('\ufeff{"seed": 5}', encoding="utf-8")
-    assert read_hparams(str(path)) == {"seed": 5}
-    path.write_text('{"seed": }', encoding="utf-8")
-    with pytest.raises(UserError, match=r"h\.json, line 1, column 10"):
-        read_hparams(str(path))
-
-
 @pytest.mark.parametrize("name", ["electra_base", "electric_small", "debug"])
 def test_saved_config_is_a_config(tmp_path, name):
     config = make(recipe(name) | {"eval_tfrecords": "elsewhere*"})
@@ -401,16 +372,3 @@ def test_later_data_replace_earlier_data(tmp_path):
     saved = json.loads(path.read_text())
     assert saved["pretrain_tfrecords"] == ["s3://bucket/a*", "b"]
     assert make({}, saved).pretrain_tfrecords == bucket.pretrain_tfrecords
-
-
-def test_described_are_the_hparams_that_were_set():
-    """Neither what presets and sizes give, nor what follows from other values."""
-    for hparams in (
-        {"model_size": "base"},
-        {"objective": "two_stage"},
-        {"objective": "electric", "embedding_size": 64},
-        {"model_size": "base", "learning_rate": 5e-4},
-    ):
-        lines = PretrainingConfig(**hparams).describe()
-        names = {line.split(":")[0] for line in lines[:-1]}
-        assert names == {*hparams, "data_dir", "model_name"}

@@ -9,11 +9,8 @@ import numpy as np
 from electra_tf.data import dataset_building, tfrecord
 from electra_tf.data.record_index import RecordIndex
 from electra_tf.data.record_making import BuildSettings, Counts
-from electra_tf.jobs import job
-from electra_tf.text import units
 from electra_tf.text.units import Unit
 from electra_tf.text.vocabulary import TokenizerConfig
-from tests.helpers.building import VOCAB
 
 
 def test_memory_is_independent_of_the_size_of_a_group(tmp_path, monkeypatch):
@@ -41,21 +38,3 @@ def test_memory_is_independent_of_the_size_of_a_group(tmp_path, monkeypatch):
         index = RecordIndex([str(path)])
         assert index.read(np.arange(len(index))) == expected
         assert record["examples"][i] == len(expected)
-
-
-def test_a_small_corpus_is_shared_among_processes(tmp_path, monkeypatch):
-    """Twenty pieces of one file: by default no process has more than a few of them."""
-    text = tmp_path / "text.txt"
-    text.write_text("the first of the words\n" * 1000)
-    monkeypatch.setattr(units, "PIECE_BYTES", text.stat().st_size // 20 + 1)
-    monkeypatch.setattr(dataset_building, "_SMALL_SHARD_BYTES", 1000)
-    corpus = units.file_corpus(str(text))
-    assert len(corpus.units) == 20
-    shares = []
-    run = job.run
-    monkeypatch.setattr(
-        job, "run", lambda *args: (shares.extend(args[1].sizes), run(*args))
-    )
-    settings = BuildSettings(str(VOCAB), TokenizerConfig())
-    dataset_building.build(corpus, str(tmp_path / "out"), settings)
-    assert max(shares) <= sum(shares) / 4

@@ -2,12 +2,7 @@
 """Random access to records: the index that lies beside the shards."""
 
 import os
-import resource
 import shutil
-import threading
-import weakref
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import fsspec
 import numpy as np
@@ -17,7 +12,7 @@ from electra_tf import paths
 from electra_tf.data import record_index, tfrecord
 from electra_tf.data.record_index import RecordIndex
 from electra_tf.errors import UserError
-from electra_tf.storage import byte_ranges, remote
+from electra_tf.storage import remote
 from electra_tf.text.vocabulary import Vocabulary
 from tests.helpers.building import VOCAB, examples_in, succeed, write_corpus
 
@@ -38,48 +33,6 @@ def shards(tmp_path):
 EXPECTED = [
     bytes([shard, i]) * (7 * i) for shard, n in ((0, 5), (1, 3)) for i in range(n)
 ]
-
-
-def test_few_shards_are_open_at_a_time(tmp_path, monkeypatch):
-    """However many a batch touches, and in however many threads."""
-    paths = [str(tmp_path / f"data-{i:03d}") for i in range(200)]
-    for i, path in enumerate(paths):
-        Path(path).write_bytes(tfrecord.frame(b"%d" % i))
-    both = [RecordIndex(paths), RecordIndex(paths)]
-    opened, counts, lock = set(), [], threading.Lock()
-
-    def counted(path, *args, **options):
-        file = open(path, *args, **options)
-        with lock:
-            number = len(counts)
-            opened.add(number)
-            counts.append(len(opened))
-        weakref.finalize(file, opened.discard, number)
-        return file
-
-    def read(seed):
-        order = np.random.default_rng(seed).permutation(200)
-        assert both[seed % 2].read(order) == [b"%d" % i for i in order]
-
-    monkeypatch.setattr(byte_ranges, "open", counted, raising=False)
-    with ThreadPoolExecutor(24) as pool:
-        list(pool.map(read, range(48)))
-    assert 40 < max(counts) <= 64
-
-
-def test_a_shard_that_cannot_be_opened(shards, monkeypatch):
-    index = RecordIndex(shards)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
-    try:
-        with pytest.raises(UserError, match="Too many open files") as caught:
-            index.read(np.arange(8))
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert "move" not in str(caught.value)
-    os.unlink(shards[1])
-    with pytest.raises(UserError, match="Do not move or remove shards"):
-        index.read(np.arange(8))
 
 
 @pytest.fixture

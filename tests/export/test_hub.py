@@ -4,7 +4,6 @@
 import contextlib
 import json
 import shutil
-import sys
 from pathlib import Path
 from unittest import mock
 
@@ -97,13 +96,6 @@ def assert_secret_is_kept(run, directory, done):
         for path in folder.rglob("*"):
             if path.is_file():
                 assert SECRET.encode() not in path.read_bytes(), path
-
-
-def test_directory_holds_saved_models_and_the_card(directory):
-    assert {p.name for p in directory.iterdir()} == {*KINDS, "README.md"}
-    for kind in KINDS:
-        found = {"saved_model.pb", "manifest.json", "assets/vocab.txt"}
-        assert found <= files_of(directory, kind).keys()
 
 
 def assert_card_describes_run(card):
@@ -213,26 +205,6 @@ def test_failed_upload_leaves_the_directory(run, directory):
     assert "upload of me/tiny failed" in done.stderr
     assert "--output-dir, --handle and --publish" in done.stderr
     assert_secret_is_kept(run, directory, done)
-
-
-def test_wrong_requests_are_refused(run, directory, tmp_path, monkeypatch):
-    new = request_of(tmp_path / "out", run, handle="me/tiny", publish="kaggle")
-    written = request_of(directory, **HF)
-    monkeypatch.setitem(sys.modules, "kagglehub", None)
-    for request, words in (
-        (request_of(directory, run), "in use"),
-        (request_of(directory, run, **HF), "in use"),
-        (written._replace(handle="tiny"), "owner/model"),
-        (written._replace(license="mit"), "leave --license out"),
-        (written._replace(vocab_file="v", hparams={"a": 1}), "--vocab-file, --hparams"),
-        (written._replace(output_dir=str(tmp_path)), "holds no export"),
-        (new._replace(private=True), "a new model is private there"),
-        (new, "pip install kagglehub"),
-        (new._replace(format="onnx"), "Kaggle takes"),
-    ):
-        with pytest.raises(UserError, match=words):
-            formats.export(request)
-    assert not (tmp_path / "out").exists()
 
 
 def test_upload_to_kaggle(directory, copy, monkeypatch):

@@ -193,34 +193,11 @@ class TestWriting:
 
 
 class TestPartsOfAModel:
-    @pytest.mark.parametrize(
-        ("variant", "what", "words"),
-        [
-            ("mlm", "detector", "no detector for "),
-            ("mlm", "scorer", "no scorer for "),
-            ("uniform", "generator", "no generator for "),
-            ("electra", "scorer", "no scorer for .*\n.*detector, generator"),
-            ("electra", "encodr", "no encodr for .*\n.*encoder, "),
-        ],
-    )
-    def test_missing_part_is_refused(self, tmp_path, variant, what, words):
-        with pytest.raises(UserError, match=words):
-            write_part(tiny_source(variant), what, tmp_path)
-        assert list(tmp_path.iterdir()) == []
-
     def test_kinds(self, source):
         kinds = ["encoder", "preprocessor", "detector", "generator"]
         assert saved_model.kinds_of(source) == kinds
         electric = tiny_source("electric")
         assert set(saved_model.kinds_of(electric)) == set(saved_model.WHAT)
-
-    @pytest.mark.thorough
-    def test_encoder_without_heads(self, tmp_path):
-        stored = read_model(write_run(tmp_path, tiny_source()))
-        tensors = {k: v for k, v in stored.tensors.items() if k.startswith("electra/")}
-        source = PretrainedModel.of(stored._replace(tensors=tensors))
-        assert saved_model.kinds_of(source) == ["encoder", "preprocessor"]
-        write_part(source, "encoder", tmp_path / "exports")
 
     def test_type_of_the_computation_is_recorded(self, tmp_path):
         stored = read_model(write_run(tmp_path, tiny_source()))
@@ -237,14 +214,6 @@ def test_tokens_that_fill_masks_are_compared(source, tmp_path):
     wrong = made._replace(checks=[made.checks[0]._replace(expected=changed)])
     with pytest.raises(UserError, match="serving_default/tokens differs"):
         saved_model.write_saved_models({"generator": wrong}, source, tmp_path)
-
-
-def test_segments_of_different_batch_sizes_are_refused():
-    loaded = tf.saved_model.load(str(shared_export("electra", "preprocessor")))
-    some, more = (loaded.tokenize(tf.constant(texts)) for texts in (["a"], ["a", "b"]))
-    for segments in ([some, more], [more, some]):
-        with pytest.raises((tf.errors.InvalidArgumentError, ValueError)):
-            loaded.bert_pack_inputs(segments, seq_length=8)
 
 
 @pytest.mark.parametrize(("values", "fails"), [([20.0, 0.0], False), ([1, 0.5], True)])

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole runs that meet damaged data, a closed pipe or a signal.
+"""Whole runs that meet damaged data or a signal.
 
 Full disks: tests/storage/test_checkpoints.py, tests/train/test_workers.py.
 """
 
-import os
 import shutil
 import time
 
@@ -38,21 +37,6 @@ def test_a_damaged_record(tmp_path):
     rows = metrics_of(data / "models" / "run")
     assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
     assert rows[-1]["skipped_records"] == 1
-
-
-def close_reader_of_output():
-    reader, writer = os.pipe()
-    os.dup2(writer, 1)
-    os.close(reader)
-
-
-@pytest.mark.thorough
-def test_a_closed_pipe_does_not_end_a_run(tiny_data):
-    hparams = tiny(num_train_steps=8, log_steps=1)
-    run = pretrain(tiny_data, "piped", hparams, before=close_reader_of_output).wait()
-    assert "Traceback" not in check_ok(run).stderr, run.stderr
-    directory = tiny_data / "models" / "piped"
-    assert Checkpoints(directory, read_only=True).newest_intact().step == 8
 
 
 @pytest.mark.thorough

@@ -5,7 +5,6 @@ After damage of its newest checkpoint: test_checkpoint_faults.py.
 """
 
 import functools
-import json
 import os
 import random
 import re
@@ -186,44 +185,3 @@ def kill_again_and_again(data, kills, steps, seed):
 def continued_from(text):
     found = re.search(r"Continuing from \S+model\.ckpt-(\d+)\.", text)
     return int(found[1]) if found else None
-
-
-# Thousands of steps: all memory and files are released again.
-
-MANY = 20_000
-
-
-def watch_memory(path):
-    """Notes step, resident kilobytes and open files each time the graph returns."""
-    from electra_tf.train import step as training_step
-
-    run = training_step.TrainingStep.run
-
-    def watched(self, iterator, start, count):
-        metrics = run(self, iterator, start, count)
-        with open("/proc/self/status", encoding="utf-8") as f:
-            memory = next(int(x.split()[1]) for x in f if x.startswith("VmRSS"))
-        files = len(os.listdir("/proc/self/fd"))
-        with open(path, "a", encoding="utf-8") as f:
-            f.write(json.dumps([start + count, memory, files]) + "\n")
-        return metrics
-
-    training_step.TrainingStep.run = watched
-
-
-@pytest.mark.slow
-def test_memory_and_open_files_do_not_grow(tiny_data, tmp_path):
-    path = tmp_path / "memory"
-    # Twenty saves; the older half was removed again.
-    saves = {"save_checkpoints_steps": MANY // 20, "keep_checkpoint_max": 3}
-    hparams = tiny(num_train_steps=MANY, log_steps=MANY // 10, **saves)
-    before = functools.partial(watch_memory, path)
-    check_ok(pretrain(tiny_data, "long", hparams, before=before).wait(900))
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    rows = [row for row in rows if row[0] > MANY // 4]  # Buffers and graphs are there.
-    part = len(rows) // 5
-    assert part > 2
-    # Means over a fifth: what a save takes for a moment is not growth.
-    early, late = rows[:part], rows[-part:]
-    for kind in (1, 2):
-        assert sum(r[kind] for r in late) < 1.01 * sum(r[kind] for r in early)

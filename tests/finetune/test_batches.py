@@ -28,18 +28,6 @@ def training(lengths=SHORT, *, steps=1000, is_compiled=True, **hparams):
     )
 
 
-def test_compiled_run_has_two_lengths_if_worthwhile():
-    assert training() == (24, 64)  # beam_size is 20: none is shorter than that
-    assert training(steps=50) == (64,)
-    assert training(np.full(100, 61)) == (64,)
-    assert training(gradient_accumulation_steps=2) == (64,)
-
-
-def test_run_without_xla_has_more_lengths():
-    assert training(is_compiled=False) == (24, 40, 56, 64)
-    assert batches.evaluation_buckets(config(), SHORT) == (24, 40, 56, 64)
-
-
 def test_no_length_exceeds_max_seq_length():
     assert training(np.full(100, 99), max_seq_length=99)[-1] == 99
     assert training(np.full(9, 5), max_seq_length=12) == (12,)

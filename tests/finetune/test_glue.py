@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.errors import EXIT_CANNOT_WRITE, UserError
+from electra_tf.errors import UserError
 from electra_tf.finetune import glue
 from electra_tf.finetune.registry import make_tasks
-from electra_tf.finetune.task import write_jsonl
 from electra_tf.storage.mirror import Outputs
 from electra_tf.text.vocabulary import Vocabulary
 from tests.helpers import memory_bucket
@@ -123,10 +122,3 @@ def test_pair_with_an_empty_second_text_is_a_single_text(tmp_path, second):
         the = task.tokenizer.encode("the") * count
         assert features["input_ids"] == [vocab.cls_id, *the, vocab.sep_id]
         assert set(features["segment_ids"]) == {0}
-
-
-def test_predictions_that_cannot_be_written(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(UserError) as error:
-        write_jsonl(tmp_path / "file" / "rte_dev.jsonl", [])
-    assert error.value.exit_code == EXIT_CANNOT_WRITE

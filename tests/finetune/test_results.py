@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results of trials: statistics, files, pictures."""
+"""Results of trials: statistics and files."""
 
 import json
 import math
@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
-from electra_tf.finetune import pictures
 from electra_tf.finetune import results as files
 from electra_tf.finetune.results import Results, Statistics, TrialResult, summary
 from electra_tf.finetune.trial import _check_is_same
@@ -130,41 +129,6 @@ def test_nan_is_null_in_json(tmp_path):
     again.load()
     assert math.isnan(again.trials[1].scores["rte"]["accuracy"])
     assert again.table().splitlines()[1].split()[:3] == ["rte", "accuracy", "nan"]
-
-
-def colours(path):
-    """How many different colours a picture has."""
-    from matplotlib import image
-
-    return len({tuple(pixel) for row in image.imread(path) for pixel in row})
-
-
-@pytest.mark.parametrize("count", [2, pytest.param(80, marks=pytest.mark.thorough)])
-def test_confusion_matrix_of_any_size(tmp_path, count):
-    labels = [f"a class of a long name, number {n}" for n in range(count)]
-    matrix = [[9 * (i == j) for j in range(count)] for i in range(count - 1)]
-    found = {"labels": labels, "matrix": [*matrix, [0] * count]}
-    pictures.draw_confusion(found, tmp_path / "c.png", "mine")
-    assert colours(tmp_path / "c.png") > 20
-
-
-def test_curves_of_existing_files(tmp_path):
-    path = tmp_path / "curves.png"
-    pictures.draw_curves(tmp_path, path, "title")
-    assert not path.exists()
-    rows = [{"step": n, "loss": 1.0, "mine_loss": 1.0 / n} for n in range(1, 9)]
-    lines = "".join(json.dumps(row) + "\n" for row in rows)
-    (tmp_path / "training").mkdir()
-    (tmp_path / "training" / "metrics.jsonl").write_text(lines)
-    pictures.draw_curves(tmp_path, path, "title")
-    alone = path.read_bytes()
-    scores = {"mine": {"f1": 50.0, "loss": None, "mse": 0.1}}
-    rows = [{"step": n, "score": 1.0, "scores": scores} for n in (4, 8)]
-    (tmp_path / "evaluations.jsonl").write_text(
-        "".join(json.dumps(row) + "\n" for row in rows)
-    )
-    pictures.draw_curves(tmp_path, path, "title")
-    assert path.read_bytes() != alone and colours(path) > 20
 
 
 # The settings that results and trials depend on: hparams, weights, vocabulary.

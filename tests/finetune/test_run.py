@@ -190,39 +190,6 @@ def test_run_from_a_foreign_model_keeps_its_vocabulary(
         electra_tf.load(trial)
 
 
-@pytest.mark.thorough
-def test_run_without_hparams_of_the_shape(data):
-    """The trial stores its shape as well."""
-    given = {"task_names": ["sts"], "max_seq_length": 24, "num_train_epochs": 0.1}
-    given |= {"model_dir": str(data / "alone" / "sts"), "jit_compile": False}
-    for more in ({}, {"do_train": False}):
-        run = forked_runs.Run(
-            *(data / "logs" / "alone", "run_finetuning.py"),
-            *("--data-dir", str(data), "--model-name", "tiny"),
-            *("--hparams", json.dumps(given | more)),
-        ).wait()
-        assert run.returncode == 0, run.stdout + run.stderr
-    saved = json.loads((data / "alone" / "sts_1" / "config.json").read_text())
-    assert saved["embedding_size"] == 8
-
-
-def test_refusals_do_not_import_tensorflow(data, model, tmp_path):
-    for name in ("tensorflow", "keras"):
-        (tmp_path / f"{name}.py").write_text("raise ImportError('was imported')\n")
-    bert = shutil.copytree(model("huggingface"), tmp_path / "bert")
-    (bert / "manifest.json").unlink()
-    (bert / "config.json").write_text('{"model_type": "bert"}')
-    for path, words in (
-        (model("huggingface"), "hidden_size is 16 there, 32 here"),
-        (data / "models" / "none", '"init_checkpoint": null'),
-        (bert, "model family 'bert'"),
-    ):
-        given = {"task_names": ["sts"], "init_checkpoint": str(path)}
-        done = finetune(data, "never", given, env={"PYTHONPATH": str(tmp_path)})
-        assert done.returncode == 2, done.stdout + done.stderr
-        assert words in done.stderr and "Traceback" not in done.stderr
-
-
 # Trials in processes of their own, merged afterwards.
 
 HPARAMS = {"task_names": ["sts"], "num_trials": 3, "num_train_epochs": 2.0}
@@ -284,26 +251,3 @@ def test_error_of_a_trial_is_reported(data):
     done = finetune(data, "failing", wrong | {"num_trials": 2}, "--parallel=2")
     assert done.returncode == 70, done.stdout
     assert "ended with code 70: error: diverged at step" in done.stdout
-
-
-def test_one_trial_alone_and_merged(data):
-    hparams = HPARAMS | {"num_trials": 2, "num_train_epochs": 0.2}
-    done = finetune(data, "one", hparams, "--trial=2")
-    assert done.returncode == 0, done.stderr
-    merged = finetune(data, "one", hparams, "--merge")
-    assert "not made yet: trial 1" in merged.stdout
-    assert list(results(data, "one")[0]) == [2]
-
-
-@pytest.mark.parametrize(
-    ("flags", "hparams", "text"),
-    [
-        (["--trial=4"], {}, "num_trials is 3"),
-        (["--trial=1", "--parallel=2"], {}, "exclude each other"),
-        (["--merge"], {}, "no results in"),
-        (["--merge"], {"do_eval": False}, "needs do_train and do_eval"),
-    ],
-)
-def test_wrong_flags_are_refused(data, flags, hparams, text):
-    done = finetune(data, "mistakes", HPARAMS | hparams, *flags)
-    assert done.returncode in (1, 2) and text in done.stderr

@@ -6,19 +6,16 @@ import json
 import linecache
 import math
 import sys
-import threading
 import zipfile
 
 import numpy as np
 import pytest
 
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.export import onnx, saved_model
 from electra_tf.finetune import batches, inputs, preprocessing
 from electra_tf.finetune.classification import FlagsHead
-from electra_tf.finetune.registry import check_description, make_tasks
+from electra_tf.finetune.registry import make_tasks
 from electra_tf.finetune.task import write_tasks
-from electra_tf.interop import networks
 from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import Vocabulary
 from tests.helpers.own_task import own_tasks, with_answer, write_files
@@ -59,12 +56,6 @@ def test_skipped_examples_are_listed_with_the_features(data):
             "2 columns instead of 4 or more",
         ]
         assert store["cola:eid"].tolist() == [0, 3]
-
-
-def test_missing_split_and_wrong_name(data):
-    [task] = tasks_of(data, "rte")
-    refused(lambda: task.examples("dev"), "rte/dev.tsv", "does not exist")
-    refused(lambda: tasks_of(data, "squad1"), "did you mean", "squad")
 
 
 def test_byte_order_mark_is_ignored(data):
@@ -171,16 +162,6 @@ class Reviews(TextTask):
     refused(lambda: task.examples("dev"), "reviews needs", "dev.txt")
 
 
-def test_task_class_that_cannot_be_loaded(data):
-    for name, words in (
-        ("electra_tf.finetune.task:X", "has no attribute 'X'"),
-        ("no_such_module:Reviews", "on PYTHONPATH"),
-        ("electra_tf.no_such:X", "on PYTHONPATH"),
-        ("electra_tf.finetune.classification:truncate_pair", "not a class"),
-    ):
-        refused(lambda name=name: tasks_of(data, name), name, words)
-
-
 def test_missing_column(data):
     path = data / "train.csv"
     path.write_text("text,kind\nthe dog,yes\na cat\nthe cat,no")
@@ -200,16 +181,6 @@ def test_missing_column(data):
     assert task.labels == ("no", "yes")
 
 
-def test_all_examples_skipped(data):
-    write(data, "cola/train.tsv", "x\tbad\t\ta dog\n")
-    tasks = tasks_of(data, "cola", on_bad_example="skip")
-    refused(
-        lambda: preprocessing.features(tasks[0].config, tasks, "train", True),
-        "cola",
-        "no example of train",
-    )
-
-
 # Features and batches.
 
 
@@ -217,30 +188,6 @@ def cola(data, count=10):
     lines = [f"x\t{i % 2}\t\t{'dog ' * (i % 5 + 1)}\n" for i in range(count)]
     write(data, "cola/train.tsv", "".join(lines))
     return tasks_of(data, "cola")
-
-
-def test_jobs_that_start_together_get_the_same_features(data):
-    cola(data, 500)
-    together, found = threading.Barrier(6), []
-
-    def make():
-        tasks = tasks_of(data, "cola")
-        together.wait()
-        store = preprocessing.features(tasks[0].config, tasks, "train", True)
-        found.append({name: np.array(array) for name, array in store.items()})
-
-    threads = [threading.Thread(target=make) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    folder = data / "models" / "m" / "finetuning_tfrecords" / "cola_tfrecords"
-    (kept,) = folder.iterdir()
-    assert len(list(kept.iterdir())) == 1 + len(found[0])
-    assert len(found) == 6
-    for store in found:
-        assert store.keys() == found[0].keys()
-        assert all(np.array_equal(store[k], found[0][k]) for k in store)
 
 
 def test_features_depend_on_the_scale_of_the_training_scores(data):
@@ -414,12 +361,6 @@ def test_f1_of_three_classes_of_which_two_are_seen(tmp_path):
     assert found["confusion"] == {"labels": ["x", "y"], "matrix": [[1, 1], [0, 2]]}
 
 
-def test_long_fields(tmp_path):
-    text = CLASSES + '"' + "dog " * 50_000 + '",pos\n'
-    [task] = own_tasks(tmp_path, {"train.csv": text})
-    assert len(task.read("train")[-1].text_a) == 200_000
-
-
 def test_features_depend_on_the_code_of_a_class(tmp_path, monkeypatch):
     code = """
 from electra_tf.finetune.classification import InputExample, TextTask
@@ -521,16 +462,6 @@ def test_one_class_or_none(tmp_path):
     refused(lambda: own_tasks(tmp_path, files, "multilabel"), "0 labels")
 
 
-def test_names_of_parts_of_a_model_are_reserved():
-    """--what of export_model.py would take the part for the task."""
-    known = saved_model.WHAT, onnx.WHAT, networks.WHAT
-    assert {name for names in known for name in names} == {*networks.PARTS}
-    keys = {"type": "tagging", "train": "a.txt", "dev": "a.txt"}
-    for name in networks.PARTS:
-        refused(lambda n=name: check_description(n, keys), repr(name), "another name")
-        check_description(f"my_{name}", keys)
-
-
 # Bad examples and descriptions: the error names file and line.
 
 
@@ -553,25 +484,6 @@ def described(ending, kind="classification", **keys):
         keys = {"text_a": "a", "label": "b"} | keys
     file = f"t.{ending}"
     return {"mine": {"type": kind, "train": file, "dev": file, **keys}}
-
-
-@pytest.mark.parametrize(
-    ("task", "file", "first"),
-    [
-        ("cola", "train.tsv", b"x\t1\t\tshe ran"),
-        ("chunk", "train.txt", b"ran VBD B-VP"),
-        ("squadv1", "train.json", b"{"),
-        ("newsqa", "train.jsonl", b'{"header": {}}'),
-    ],
-)
-def test_other_encoding(tmp_path, task, file, first):
-    files = {f"finetuning_data/{task}/{file}": first + b"\n\ncaf\xe9"}
-    refuses(tmp_path, files, [file, "0xe9"], task=task)
-    ending = file.rpartition(".")[2].replace("txt", "csv")
-    if ending != "json":
-        files = {f"t.{ending}": "a\tb\ndog".encode("utf-16")}
-        words = [f"t.{ending}", "UTF-16"]
-        refuses(tmp_path, files, words, tasks=described(ending))
 
 
 STS = "h\n" + "0\t" * 7
@@ -673,12 +585,6 @@ def test_wrong_description_is_refused(tmp_path, kind, changed, words):
     tasks = {"mine": described("tsv", kind)["mine"] | changed}
     files = {"t.tsv": "a\tb\ndog\t1\ncat\t2\n"}
     refuses(tmp_path, files, ["mine", *words], tasks=tasks)
-
-
-@pytest.mark.parametrize("name", ["a/b", "my task", "ä"])
-def test_name_that_no_file_can_have(tmp_path, name):
-    tasks = {name: described("tsv")["mine"]}
-    refuses(tmp_path, {}, [repr(name), "letters"], task=name, tasks=tasks)
 
 
 def test_unanswerable_questions_need_a_head_for_them(tmp_path):

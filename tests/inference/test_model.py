@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Methods of loaded models of every kind, and errors for missing parts."""
+"""Methods of loaded models of every kind."""
 
 import collections
 
@@ -14,7 +14,6 @@ from electra_tf.inference.pretrained_model import PretrainedModel
 from electra_tf.interop import huggingface
 from tests.helpers.exporting import shared_export, shared_source
 from tests.helpers.interop_models import read_model
-from tests.helpers.runs import by_default
 
 TEXTS = ["w1 W2, w3 w4", "", "w5", " ".join(f"w{i % 50}" for i in range(70))]
 
@@ -121,43 +120,6 @@ def test_what_is_saved_is_loaded_again(model, saved):
     changed = electra_tf.load(saved / "changed")
     np.testing.assert_allclose(changed.encode(TEXTS), alone.encode(TEXTS), atol=1e-6)
     assert np.abs(changed.encode(TEXTS) - model.encode(TEXTS)).max() > 0.01
-
-
-PARTS = {
-    "electra": "encode detect corrupt score fill_mask save",
-    "electric": "encode detect corrupt score fill_mask save",
-    "mlm": "encode score fill_mask save",
-    "encoder": "encode save",
-    "discriminator": "encode detect score save",
-    "task": "encode predict",
-}
-CALLS = dict.fromkeys(("encode", "detect", "corrupt", "score"), ("w1",))
-CALLS |= {"fill_mask": ("w1 [MASK]",), "predict": (["w1"],)}
-
-
-@pytest.mark.parametrize("kind", by_default(PARTS, ["electra", "encoder", "task"]))
-def test_a_missing_part_is_named_with_models_that_have_it(
-    kind, pretrained, saved, finetuned_own, tmp_path
-):
-    if kind == "task":
-        [folder] = (finetuned_own / "models/own/finetuning_models").iterdir()
-        model = electra_tf.load(folder, task="reviews")
-        with pytest.raises(electra_tf.UserError, match="a DataFrame is a table"):
-            model.predict(DataFrame())
-    elif kind in ("encoder", "discriminator"):
-        names = {"encoder": "alone", "discriminator": "discriminator"}
-        model = electra_tf.load(saved / names[kind])
-    else:
-        model = electra_tf.load(pretrained(kind) / "models" / kind)
-    has = PARTS[kind].split()
-    for name, args in (CALLS | {"save": (tmp_path / "saved", "tf1")}).items():
-        if name in has:
-            getattr(model, name)(*args)
-            continue
-        with pytest.raises(MissingPartError, match=f": {name} needs .* has.$") as error:
-            getattr(model, name)(*args)
-        assert str(error.value).startswith(f"{model.name} is {model.what}: ")
-    assert repr(model).startswith(f"<{model.what} from ") and "width 32" in repr(model)
 
 
 def test_fill_mask_reads_one_window(model):

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from electra_tf.console import Console
-from electra_tf.errors import EXIT_CONFIG, EXIT_DAMAGED, UserError
+from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.inference import pairs
 from electra_tf.inference.pairs import Pair, read_pairs, summary
 from electra_tf.inference.pretrained_model import PretrainedModel
@@ -44,12 +44,6 @@ def test_other_rows_are_refused(tmp_path, row):
         read_pairs(path)
     assert caught.value.exit_code == EXIT_DAMAGED
     assert len(str(caught.value).splitlines()) <= 3
-
-
-def test_empty_file(tmp_path):
-    with pytest.raises(UserError, match="holds no pairs") as caught:
-        read_pairs(write(tmp_path / "p.jsonl"))
-    assert caught.value.exit_code == EXIT_CONFIG
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models in a bucket, beside another vocabulary, with a task of a module."""
+"""Models beside another vocabulary, with a task of a module, of earlier versions."""
 
 import contextlib
 import json
 from pathlib import Path
 
 import pytest
-import tensorflow as tf
 
 from electra_tf.errors import UserError
 from electra_tf.export import finetuned_task
@@ -15,52 +14,7 @@ from electra_tf.finetune.task import TASKS_FILE
 from electra_tf.inference import prediction
 from electra_tf.inference.finetuned import read_trial
 from electra_tf.interop import readers
-from tests.helpers import memory_bucket
-from tests.helpers.runs import by_default
 from tests.helpers.tiny_trials import write_data, write_run
-
-
-class Regression(tf.Module):
-    """A SavedModel with the signature of a task."""
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])
-    def __call__(self, text):
-        return {"value": tf.fill(tf.shape(text), 0.5)}
-
-
-def write_saved_model(folder):
-    module = Regression()
-    tf.saved_model.save(module, str(folder / "1"), module.__call__)
-
-
-def write_huggingface(folder):
-    pytest.importorskip("torch")
-    pytest.importorskip("transformers")
-    from tests.inference import test_finetuned
-
-    test_finetuned.write(folder, "SequenceClassification", num_labels=2)
-
-
-WRITERS = [write_saved_model, write_huggingface]
-
-
-@pytest.mark.parametrize("write", by_default(WRITERS, [write_saved_model]))
-def test_model_in_a_bucket(tmp_path, monkeypatch, write):
-    """With an empty cache, and with files of an older model in it."""
-    write(tmp_path / "model")
-    memory = memory_bucket.empty(tmp_path, monkeypatch)
-    for path in (tmp_path / "model").rglob("*"):
-        if path.is_file():
-            key = path.relative_to(tmp_path)
-            memory.pipe_file(f"bucket/new/{key}", path.read_bytes())
-            memory.pipe_file(f"bucket/old/{key}", path.read_bytes())
-            older = Path(memory_bucket.place(f"old/{key}"))
-            older.parent.mkdir(parents=True, exist_ok=True)
-            older.write_text("{}")
-    for place in ("new/model", "old/model"):
-        model = prediction.load_predictor(memory_bucket.place(place))
-        [row] = model.predict(["the dog ran"])
-        assert row.get("value", row.get("label")) in (0.5, "LABEL_0", "LABEL_1")
 
 
 def test_the_vocabulary_beside_the_pretrained_model(tmp_path):

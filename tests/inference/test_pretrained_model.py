@@ -38,13 +38,6 @@ def copy(run, tmp_path):
     return shutil.copytree(run, tmp_path / "models" / "copy")
 
 
-def test_tokens_are_those_of_the_text(model):
-    (tokens,) = model.detect(TEXT)
-    assert [token.text for token in tokens] == ["w1", "W2", ",", "w3", "w4"]
-    assert all(TEXT[t.start : t.end] == t.text for t in tokens)
-    assert all(0 < t.probability < 1 and not t.is_replaced for t in tokens)
-
-
 def test_probabilities_are_the_discriminators(model):
     """The head's output on exactly these ids, computed layer by layer."""
     (tokens,) = model.detect(TEXT)
@@ -150,7 +143,6 @@ def prediction(text, start, probability, replacement=None):
     return TokenPrediction(text, start, start + len(text), probability, replacement)
 
 
-CORRUPTED = "a <b> cd"
 TOKENS = [
     prediction("a", 0, 0.9, "x"),  # caught
     prediction("<", 2, 0.1, "##y"),  # missed
@@ -170,42 +162,8 @@ def test_as_many_tokens_are_flagged_as_were_replaced():
     assert detection.score(untouched) == (0, 0)
 
 
-def test_terminal():
-    plain = detection.to_terminal(CORRUPTED, TOKENS, colour=False)
-    assert plain == "*x*[a] ?y?[<]!b!> cd"
-    coloured = detection.to_terminal(CORRUPTED, TOKENS)
-    assert re.sub(r"\x1b\[[\d;]*m", "", coloured) == "x[a] y[<]b> cd"
-    for kind in ("replaced, caught", "replaced, missed", "false alarm"):
-        code = re.search(rf"\x1b\[([\d;]+)m{kind}", detection.terminal_legend(True))[1]
-        assert f"\x1b[{code}m" in coloured
-
-
-def test_pieces_of_one_character_are_shown_once():
-    """Hangul is read as its letters, which have the place of their syllable."""
-    text = "\ud55c\uad6d b"
-    places = [(0, 1), (0, 1), (0, 1), (1, 2), (1, 2), (1, 2), (3, 4)]
-    tokens = [TokenPrediction(text[a:b], a, b, 0.1) for a, b in places]
-    assert detection.to_terminal(text, tokens, 0.5, colour=False) == text
-    assert re.sub("<[^>]*>", "", detection.to_html(text, tokens)) == text
-
-
 def test_control_characters_do_not_reach_the_terminal():
     tokens = [token._replace(text="\x1b[2J") for token in TOKENS]
     for text in ("x\x1b]0;title\x07y", "\x9b2J", "\r\x7f\x08"):
         shown = detection.to_terminal(text * 3, tokens, colour=False)
         assert not re.search(r"[\x00-\x1f\x7f-\x9f]", shown), shown
-
-
-def test_html_is_escaped():
-    page = detection.to_html(CORRUPTED, TOKENS)
-    assert '<span class="caught" title="90% replaced">x</span><s>a</s>' in page
-    assert '<span class="missed" title="10% replaced">y</span><s>&lt;</s>' in page
-    assert '<span class="alarm"' in page and "<b>" not in page
-
-
-def test_json():
-    row = detection.to_json(CORRUPTED, TOKENS)
-    assert row["text"] == CORRUPTED
-    first = {"token": "a", "start": 0, "end": 1, "probability": 0.9}
-    assert row["tokens"][0] == first | {"replacement": "x"}
-    assert "replacement" not in row["tokens"][2]

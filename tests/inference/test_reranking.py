@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from electra_tf.errors import EXIT_CONFIG, EXIT_DAMAGED, UserError
+from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.inference import reranking
 from electra_tf.inference.reranking import (
     NBestList,
@@ -70,10 +70,6 @@ def test_json_lines(tmp_path):
 def test_damaged_json_lines(tmp_path, row):
     path = write(tmp_path / "n.jsonl", ROW, row)
     refused(EXIT_DAMAGED, "n.jsonl, line 2: ", path)
-
-
-def test_empty_file(tmp_path):
-    refused(EXIT_CONFIG, "holds no lists", write(tmp_path / "n.jsonl"))
 
 
 # Ranking.

@@ -171,16 +171,6 @@ def test_flipped_bits_are_found_by_checksums(exported, tmp_path):
         (folder / name).write_bytes(data)
 
 
-def test_truncated_weights_are_refused_without_checksums_too(copy):
-    weights = copy / "model.weights.h5"
-    data = weights.read_bytes()
-    for size in (0, 100, len(data) // 2):
-        weights.write_bytes(data[:size])
-        refused(copy, 65, str(copy))
-    weights.unlink()
-    refused(copy, 65, "model.weights.h5 is missing")
-
-
 @pytest.mark.parametrize(
     "code, text, change",
     [

@@ -265,6 +265,3 @@ def test_sample_by_weight_at_the_edges(vocab_size, jit):
             tf.constant(weights), uniform, disallowed_ids=tf.constant(used[[0, 2]])
         )
         assert found.numpy().tolist() == [used[1], used[1]]
-
-
-# Mixtures.

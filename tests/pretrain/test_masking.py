@@ -275,6 +275,3 @@ def test_random_tokens_are_a_function_of_seed_step_and_row():
     for name, value in part.items():
         np.testing.assert_array_equal(value, whole[name][2:5], err_msg=name)
     assert not np.array_equal(whole["masked_input_ids"], later["masked_input_ids"])
-
-
-# Rare tokens are masked more often, and as many tokens in all.

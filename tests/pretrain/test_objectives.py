@@ -458,9 +458,6 @@ def test_all_tokens_mlm_does_not_depend_on_the_chunks():
         np.testing.assert_allclose(parts[path], expected, rtol=1e-3, atol=1e-5)
 
 
-# Contrast.
-
-
 # The policy gradient.
 
 
@@ -544,6 +541,3 @@ def test_rewards_are_the_discriminators_loss_at_the_samples():
     # The likelihood is measured, not learned.
     total = sums["policy_loss"] + 50 * found.loss
     assert float(out.total_loss) == pytest.approx(float(total), rel=1e-5)
-
-
-# The verdict on whole texts.

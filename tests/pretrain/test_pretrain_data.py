@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shards -> batches: which examples, in which order, mixtures, and damaged data."""
 
-from unittest import mock
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -11,7 +9,6 @@ from electra_tf.data import record_index, tfrecord
 from electra_tf.data.batch_order import batch_indices
 from electra_tf.errors import as_user_error
 from electra_tf.pretrain import pretrain_data
-from electra_tf.storage import files
 from electra_tf.text.vocabulary import Vocabulary
 from tests.helpers.numbered_examples import (
     LENGTH,
@@ -218,14 +215,6 @@ def test_the_index_is_kept_and_renewed(tmp_path, monkeypatch):
     assert len(scans) == 4
 
 
-def test_directory_without_write_access(tmp_path, monkeypatch):
-    pattern = write_shards(tmp_path, [5])
-    refuse = mock.Mock(side_effect=OSError(30, "Read-only file system"))
-    monkeypatch.setattr(files, "replacing", refuse)
-    assert len(batches(pattern, 2)) == 2
-    assert refuse.called and not list(tmp_path.glob(".records*"))
-
-
 # Data that do not fit.
 
 
@@ -284,20 +273,6 @@ def test_impossible_values_are_named(tmp_path, name, value):
     error = as_user_error(caught.value)
     assert f"{path}: record 30 at byte " in str(error)
     assert f"has {name} of {value}" in str(error) and error.exit_code == 2
-
-
-def test_other_features(tmp_path):
-    path = tmp_path / "pretrain_data.tfrecord-0-of-1"
-    feature = tf.train.Feature(float_list=tf.train.FloatList(value=[1.0] * LENGTH))
-    features = tf.train.Features(feature={"input_ids": feature})
-    example = tf.train.Example(features=features).SerializeToString()
-    for record, words in (
-        (example, f"{path}: record 0 at byte 0 has no int64 feature input_ids"),
-        (b"\xff\xff\xff", "has no int64 feature input_ids"),
-    ):
-        path.write_bytes(tfrecord.frame(record))
-        text, code = error_of(dataset, str(path))
-        assert words in text and code == 65
 
 
 @pytest.mark.parametrize(

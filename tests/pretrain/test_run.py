@@ -213,14 +213,6 @@ def refused(data, hparams, *expected):
     assert all(part in str(caught.value) for part in expected), caught.value
 
 
-def test_a_dry_run_shows_each_phase(two_lengths):
-    dry = finish(two_lengths, "dry", HPARAMS, "--dry-run").stdout
-    for text in ("Phase 1: steps 0 to 20, 16 x 16", "Phase 2: steps 20 to 40, 8 x 32"):
-        assert text in dry
-    assert "pretrain_tfrecords_16/" in dry and "pretrain_tfrecords_32/" in dry
-    assert not (two_lengths / "models" / "dry").exists()
-
-
 @pytest.mark.thorough
 def test_unread_position_embeddings_only_decay(two_lengths):
     """As in the original: no gradient comes to their rows, but the decay does.

@@ -17,7 +17,6 @@ from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.text.vocabulary import Vocabulary, write_tokens
 from tests.config.test_phases import LONG, SHORT, make
 from tests.config.test_phases import refused as refused_together
-from tests.helpers import without_tensorflow
 from tests.helpers.interop_models import VOCAB, config_of, golden, prefix_of, quiet
 from tests.helpers.runs import TINY, by_default, pretrain, tiny
 
@@ -179,46 +178,6 @@ def test_fewer_layers_than_the_source_are_refused(scope, overrides, changes):
     message = str(error.value)
     assert "num_hidden_layers" in message and "generator_layers" in message
     assert len(message.splitlines()) <= 3
-
-
-def test_other_sizes_are_errors_naming_both(exported):
-    with pytest.raises(UserError) as error:
-        Started(prefix_of("electra_tiny"), overrides={"hidden_size": 128})
-    assert "64" in str(error.value) and "128" in str(error.value)
-    with pytest.raises(UserError, match="num_attention_heads is 4.*2 here"):
-        Started(exported, overrides={"num_attention_heads": 2})
-
-
-def test_nothing_is_assigned_when_something_does_not_fit():
-    config = PretrainingConfig.from_hparams(
-        "/nowhere", "new", config_of("electra_tiny") | {"generator_hidden_size": 0.25}
-    )
-    model = build_pretrainer(config, (2, 3, 4))
-    variables = {v.path: v.value for v in model.variables}
-    before = variables[WORDS].numpy()
-    found = readers.find(prefix_of("electra_tiny"), **quiet)
-    with pytest.raises(UserError, match="generator"):
-        start.load_initial(found, config, Vocabulary.load(VOCAB), variables, **quiet)
-    np.testing.assert_array_equal(variables[WORDS].numpy(), before)
-
-
-def test_different_settings_are_found_before_tensorflow_starts(
-    pretrained, tiny_data, tmp_path
-):
-    """All at once; a path that does not exist, too."""
-    data, before = tiny_data, str(pretrained("electra") / "models" / "electra")
-    env = without_tensorflow.environment(tmp_path / "env")
-    sizes = {"intermediate_size": 128, "num_attention_heads": 2}
-    other = tiny(overrides=dict.fromkeys(sizes, 1) | {"hidden_act": "relu"})
-    run = pretrain(data, "other", other | {"init_checkpoint": before}, env=env)
-    assert run.returncode == 2, run.stdout
-    assert "hidden_act is 'gelu' there, 'relu' here; intermediate_size is" in run.stderr
-    fitting = {"model_hparam_overrides": sizes | {"hidden_act": "gelu"}}
-    assert json.loads(run.stderr.partition("fit it: ")[2]) == fitting, run.stderr
-    run = pretrain(data, "never", TINY | {"init_checkpoint": "/nowhere/x"}, env=env)
-    assert run.returncode == 2 and "error: " in run.stderr
-    assert "/nowhere/x" in run.stderr and "Traceback" not in run.stderr
-    assert not (data / "models" / "never" / "config.json").exists()
 
 
 def test_dry_run_compares_the_weights(pretrained, tiny_data):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every benchmark runs on tiny settings, counts what it says and times the real step.
+"""Benchmarks count what they say and time the real step.
 
 No test depends on a time.
 """
@@ -15,7 +15,6 @@ import tensorflow as tf
 
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.config.run import NO_DATA
-from electra_tf.errors import UserError
 from electra_tf.pretrain import masking, pretraining
 from electra_tf.train import distribution, optimization
 from electra_tf.train import step as training_step
@@ -37,38 +36,6 @@ def printed(script: str, *flags: str) -> str:
     return done.stdout
 
 
-def cells(text: str, start: str) -> list[list[str]]:
-    """The rows of Markdown tables whose first cell is `start`."""
-    rows = [line.split("|")[1:-1] for line in text.splitlines() if line[:1] == "|"]
-    rows = [[cell.strip() for cell in row] for row in rows]
-    return [row for row in rows if row[0] == start]
-
-
-@pytest.mark.thorough
-def test_input_pipeline():
-    sizes = ("--rounds=1", "--seconds=0.01", "--examples=400", "--batch-size=8")
-    text = printed("input_pipeline", *sizes)
-    [row] = cells(text, "make_dataset, from step 1,000,000")
-    assert float(row[1].replace(",", "")) > 0, text
-
-
-@pytest.mark.slow  # starts transformers and XLA
-def test_serving_gives_the_numbers_of_torch(tmp_path):
-    for name in ("torch", "transformers", "onnxruntime", "tf2onnx"):
-        pytest.importorskip(name)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    hparams = {"embedding_size": 8, "model_hparam_overrides": sizes}
-    flags = (f"--hparams={json.dumps(hparams)}", f"--json={tmp_path / 'all.json'}")
-    flags += ("--sides=float32,xla,onnx", "--batch-sizes=2")
-    text = printed("serving", *flags, "--requests=4", "--rounds=1")
-    for what, count in {"encoder": 4, "detector": 2}.items():
-        rows = cells(text, what)
-        assert len(rows) == count and rows[0][2] == "torch"
-        assert all(float(row[-1]) < 1e-5 for row in rows), text
-    found = json.loads((tmp_path / "all.json").read_text())
-    assert len(found["detector 2"]["float32"][0]) == 4
-
-
 @pytest.mark.thorough
 def test_pytorch_makes_the_same_step(tmp_path):
     pytest.importorskip("torch")
@@ -84,53 +51,6 @@ def test_pytorch_makes_the_same_step(tmp_path):
         assert 0 < run["peak_first"] and len(run["seconds"]) == 1
     # Dropout aside, fused attention is the plain one.
     assert results[1]["loss"][0] == pytest.approx(results[2]["loss"][0], abs=0.1)
-
-
-def test_a_process_that_fails_says_how():
-    from measurement import in_process
-
-    assert in_process(os._exit, 3) == {"failed": "ended with code 3"}
-
-
-@pytest.mark.thorough
-def test_steps_of_several_recipes(tmp_path):
-    found = tmp_path / "all.json"
-    flags = ("--model=electra_small,electric_small",)
-    flags += (f"--json={found}", f"--profile={tmp_path / 'profile'}")
-    text = printed("pretraining_step", *PRETRAINING, *flags)
-    assert len(cells(text, "electric_small, float32, jit off")) == 2
-    electra, electric = (run for (run,) in json.loads(found.read_text()).values())
-    assert electric["loss"][0] != electra["loss"][0]
-    assert electra["flops"] > electric["flops"] == 0
-    assert len(list(tmp_path.rglob("*.xplane.pb"))) == 2
-
-
-@pytest.mark.thorough
-def test_a_session_on_a_gpu_measures_what_is_missing(tmp_path):
-    """In rehearsal; the first step has a profile."""
-    names = "import gpu_session; print(*[steps.name for steps in gpu_session.PLAN])"
-    listed = subprocess.run(
-        [sys.executable, "-c", names], cwd=BENCHMARKS, capture_output=True, text=True
-    )
-    first, *others = listed.stdout.split()
-    for name in others:
-        (tmp_path / f"{name}.json").touch()
-    text = printed("gpu_session", f"--output-dir={tmp_path}", "--rehearse")
-    assert (tmp_path / "session.md").read_text() == text
-    assert len(cells(text, "mixed_bfloat16, jit on")) == 2
-    assert (tmp_path / f"{first}.json").exists()
-    assert "events of the CPU run" in text
-
-
-@pytest.mark.thorough
-def test_finetuning_step(tmp_path):
-    found = tmp_path / "all.json"
-    hparams = {k: v for k, v in STEP.items() if k != "generator_hidden_size"}
-    flags = (f"--hparams={json.dumps(hparams)}", *STEP_FLAGS[1:], f"--json={found}")
-    text = printed("finetuning_step", *flags, "--lengths=8,16")
-    assert all(cell != "" for cell in cells(text, "16")[0] + cells(text, "8")[0])
-    longer, shorter = json.loads(found.read_text())
-    assert longer["flops"] > 2 * shorter["flops"] > 0
 
 
 LOSSES = """
@@ -252,17 +172,6 @@ def test_a_step_without_variables_is_the_same(variant):
     assert changed > len(variables) / 2
     hlo = function.experimental_get_compiler_ir(*function.input_signature)("hlo")
     assert " while(" not in hlo
-
-
-@pytest.mark.thorough
-def test_steps_that_cannot_be_compiled_elsewhere_are_refused():
-    from variable_free import without_variables
-
-    _, concrete, variables = traced_step("electra", gradient_accumulation_steps=2)
-    with pytest.raises(UserError, match="cannot be compiled elsewhere"):
-        without_variables(concrete, variables)
-    with pytest.raises(UserError, match="not in its state"):
-        without_variables(concrete, variables[1:])
 
 
 @pytest.mark.thorough

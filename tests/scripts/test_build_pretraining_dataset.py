@@ -322,21 +322,6 @@ def test_lost_tokens_are_reported(tmp_path, text, warning):
         assert manifest_of(tmp_path / "out")["token_counts"]["unknown"] == 50
 
 
-@pytest.mark.parametrize(
-    ("prefix", "decided"), [("Z", "--no-lower-case"), ("é", "--no-strip-accents")]
-)
-def test_a_vocabulary_with_capitals_or_accents(text, tmp_path, prefix, decided):
-    vocab = tmp_path / "vocab.txt"
-    tokens = VOCAB.read_text().splitlines()
-    tokens += [f"{prefix}{word.lower()}" for word in WORDS if word.isascii()]
-    vocab.write_text("".join(f"{token}\n" for token in tokens))
-    arguments = text, tmp_path / "out", f"--vocab-file={vocab}"
-    assert "does not say whether it lower-cases text" in fail(*arguments)[0]
-    assert "are in no text" in succeed(*arguments, "--do-lower-case")
-    arguments = text, tmp_path / "kept", f"--vocab-file={vocab}"
-    assert "are in no text" not in succeed(*arguments, decided)
-
-
 # Reading of the data by a run.
 
 
@@ -474,10 +459,3 @@ def test_builds_by_beam_write_the_bytes_of_a_local_build(tmp_path):
         check_ok(run_script("build_vocab.py", *flags, *FLAGS[2:], *runners[name]))
         vocabularies.append(content(output.parent))
     assert vocabularies[0] == vocabularies[1] and len(vocabularies[0]) == 2
-
-
-@pytest.mark.thorough
-def test_beam_does_not_write_to_a_bucket(text):
-    pytest.importorskip("apache_beam")
-    error, code = fail(text, "s3://bucket/out", *FLAGS, "--runner=beam")
-    assert "--runner beam does not write to a bucket" in error and code == 2

@@ -145,43 +145,6 @@ def test_many_words_that_lose_accents_are_reported(tmp_path, text, is_warned):
     assert "warning" not in build(*flags, "--no-strip-accents")
 
 
-def test_records_give_the_vocabulary_of_their_text(corpus_dir, tmp_path):
-    other = tmp_path / "other"
-    other.mkdir()
-    for path in sorted(corpus_dir.rglob("*.txt")):
-        line = json.dumps({"body": path.read_text(encoding="utf-8")})
-        (other / f"{path.stem}.jsonl").write_text(f"{line}\n")
-    for name, folder in (("text", corpus_dir), ("json", other)):
-        output = tmp_path / f"{name}.txt"
-        flags = ["--corpus-dir", folder, "--vocab-size", 300, "--output-file", output]
-        build(*flags, "--text-key", "body")
-    assert (tmp_path / "text.txt").read_text() == (tmp_path / "json.txt").read_text()
-    error = build(*flags, "--overwrite", expect=65)
-    assert f"{other}/a.jsonl line 1 has no text under 'text'" in error
-
-
-@pytest.mark.parametrize(
-    "flags,code,text",
-    [
-        ("--output-file {tmp}/v.txt", 1, "either --corpus-dir or --tfds"),
-        ("--output-file {tmp}/v.txt --corpus-dir {tmp}/blank", 2, "holds no words"),
-        ("--output-file {tmp}/a/v.txt --corpus-dir {tmp}", 2, "would be read as input"),
-        (
-            "--output-file {tmp}/blank/b.txt/v --corpus-dir {tmp}/text",
-            73,
-            "cannot write",
-        ),
-        ("--output-file {tmp}/v --corpus-dir {tmp}/text --vocab-size 90", 2, "ASCII"),
-    ],
-)
-def test_wrong_use(tmp_path, flags, code, text):
-    (tmp_path / "blank").mkdir()
-    (tmp_path / "blank" / "b.txt").write_text("\n \n\u200b\n")
-    (tmp_path / "text").mkdir()
-    (tmp_path / "text" / "a.txt").write_text("some words " * 5)
-    assert text in build(*flags.format(tmp=tmp_path).split(), expect=code)
-
-
 def readers(texts):
     return [TextReader(io.BytesIO(text.encode()), "text") for text in texts]
 

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""examples/: the model there, the notebook, the task of the quickstart, Ray Tune."""
+"""examples/: the model there, the notebook, the task of the quickstart."""
 
 import collections
 import json
 import runpy
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -14,7 +12,6 @@ import electra_tf
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.finetune.registry import make_own_task
 from tests.helpers.runs import ROOT, check_ok, run_script
-from tests.helpers.tiny_finetuning import TINY, write_data
 
 EXAMPLES = ROOT / "examples"
 NOTEBOOK = EXAMPLES / "electra_tf_tour.ipynb"
@@ -23,23 +20,6 @@ CELLS = [
     for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
     if cell["cell_type"] == "code"
 ]
-HPARAMS = TINY | {"task_names": ["sts"], "num_train_epochs": 1.0}
-# One trial as Ray calls it, without Ray, and its report.
-TRIAL = """
-import json, pathlib, runpy, sys, types
-from absl import flags
-script, data, hparams = sys.argv[1:]
-sweep = runpy.run_path(script)
-flags.FLAGS(["x", f"--data_dir={data}", "--model_name=m", "--seeds=1"])
-place = pathlib.Path(data, "p")
-trial = sweep["trainable"](object, json.loads(hparams), place)()
-config = {"learning_rate": 1e-3, "layerwise_lr_decay": 0.9, "trial": 1}
-trial.setup(config)
-row = trial.step()
-while not row["done"]:
-    row = trial.step()
-sweep["report"]([types.SimpleNamespace(config=config, metrics=row)])
-"""
 
 
 @pytest.mark.thorough
@@ -55,13 +35,6 @@ def test_replaced_tokens_look_more_replaced_than_others():
     others = np.array([t.probability for t in tokens if not t.is_replaced])
     assert len(replaced) > 100
     assert (replaced[:, None] > others).mean() > 0.6
-
-
-def test_stored_outputs_are_complete_and_small():
-    assert NOTEBOOK.stat().st_size < 300_000
-    kinds = [o["output_type"] for cell in CELLS for o in cell["outputs"]]
-    assert "error" not in kinds and "display_data" in kinds
-    assert [cell["execution_count"] for cell in CELLS] == [*range(1, len(CELLS) + 1)]
 
 
 @pytest.mark.slow
@@ -88,24 +61,3 @@ def test_the_author_task_is_balanced_and_its_dev_set_is_held_out(tmp_path):
         labels = collections.Counter(example.label for example in examples)
         assert labels == {"Doyle": count, "Burnett": count}
     assert len({e.text_a for e in train + dev}) == 1200
-
-
-@pytest.mark.thorough
-def test_score_of_a_trial_is_that_of_the_kept_model(tmp_path):
-    """The dev scores are turned around, so the last evaluation is not the best."""
-    data = write_data(tmp_path / "data")
-    dev = data / "finetuning_data" / "sts" / "dev.tsv"
-    header, *lines = dev.read_text().splitlines()
-    cells = [line.rpartition("\t") for line in lines]
-    lines = [f"{left}\t{5 - float(score):.3f}" for left, _, score in cells]
-    dev.write_text("\n".join([header, *lines, ""]))
-    hparams = {"num_train_epochs": 4.0, "eval_every_steps": 24, "keep": "best"}
-    args = [EXAMPLES / "ray_sweep.py", data, json.dumps(HPARAMS | hparams)]
-    command = [sys.executable, "-c", TRIAL, *map(str, args)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
-    check_ok(done)
-    path = data / "p" / "rate_0.001_decay_0.9_1" / "evaluations.jsonl"
-    scores = [json.loads(line)["score"] for line in path.read_text().splitlines()]
-    assert scores[-1] < max(scores) - 1
-    [line] = [x for x in done.stdout.splitlines() if x.lstrip().startswith("0.001")]
-    assert line.split()[3:] == [f"{max(scores):.2f}"] * 2

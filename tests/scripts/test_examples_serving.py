@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The example server over HTTP, and the files for TensorFlow Serving."""
 
-import concurrent.futures
 import http.client
 import json
 import os
@@ -126,22 +125,6 @@ def test_lengths_of_requests(server, length):
     connection.endheaders()
     status = 413 if length == "99999999" else 400
     assert connection.getresponse().status == status
-
-
-def test_concurrent_requests_get_their_own_answers(server, expected):
-    def one(number):
-        if number % 7 == 3:
-            model, body, _ = BAD[number % len(BAD)]
-            predict(server, model, 400, **body)
-            return
-        first = number % len(TEXTS)
-        texts, tokens = (x[first:] + x[:first] for x in (TEXTS, expected))
-        answer = predict(server, "detector", instances=texts)
-        for row, wanted in zip(answer["predictions"], tokens, strict=True):
-            same(row, wanted)
-
-    with concurrent.futures.ThreadPoolExecutor(12) as pool:
-        list(pool.map(one, range(60)))
 
 
 def test_old_servers_have_the_ops_that_read_text():

@@ -150,19 +150,6 @@ def test_blimp(tmp_path):
     assert other.returncode == 2 and "text_seed is 1 there, 2 here" in other.stderr
 
 
-@pytest.mark.parametrize(
-    ("name", "flags", "message"),
-    [
-        ("blimp", [], "blimp needs --pairs"),
-        ("blimp", ["--scale=small"], "--scale small: blimp has pocket, gpu"),
-        ("objectives", ["--scale=gpu"], "--scale gpu: objectives has pocket, small"),
-    ],
-)
-def test_scales_and_data_that_a_comparison_lacks(tmp_path, name, flags, message):
-    refused = run(name, tmp_path / "out", *flags)
-    assert refused.returncode == 2 and message in refused.stderr
-
-
 def check_results(output, keys):
     """The list has the scores of the runs; their tables are tested below."""
     runs = listed(output)
@@ -180,14 +167,6 @@ def check_results(output, keys):
         assert shape["hidden_size"] == 32
         # Random weights are fine-tuned as all others are.
         assert "hidden_dropout_prob" not in shape
-
-
-def test_a_run_that_fails_does_not_stop_the_others(tmp_path):
-    flags = [*small_runs(tmp_path, learning_rate=1e30), "--seeds=1", "--workers=2"]
-    done = run("objectives", tmp_path / "out", *flags)
-    assert done.returncode == 70, done.stdout
-    assert "BERT, seed 1 ended with code 70: error: diverged" in done.stdout
-    assert "Random weights, seed 1 is finished" in done.stdout
 
 
 # Fine-tuning: the GLUE summary, a model against random weights.
@@ -218,25 +197,6 @@ def scores(path, task, metric):
     return [trial["scores"][task][metric] for trial in trials]
 
 
-def test_glue_has_medians_over_trials_and_their_mean(data):
-    done = tune("glue", data, "new", UNTRAINED, "--trials=3", "--workers=2")
-    check_ok(done)
-    folder = data / "models" / "new" / "results"
-    medians = []
-    for task, metric in (("cola", "mcc"), ("sts", "spearman")):
-        found = scores(folder / f"{task}_results.json", task, metric)
-        assert len(found) == 3
-        medians.append(statistics.median(found))
-        assert f"| {task} | {metric} | {medians[-1]:.2f} | 3 |" in done.stdout
-    mean = f"**{statistics.fmean(medians):.2f}**"
-    assert f"| **mean of cola, sts; not the paper's** | | {mean} | |" in done.stdout
-    written = (folder / "glue.md").read_text()
-    assert mean in written and "Learning rate 0.003." in written
-    # Results of other settings are not taken for those of this command.
-    other = tune("glue", data, "new", UNTRAINED | {"learning_rate": 1e-4}, "--trials=3")
-    assert other.returncode == 2 and "holds results of other settings" in other.stdout
-
-
 def test_against_random_takes_weights_of_the_models_shape(data):
     flags = ("--tasks=sts", "--trials=2", "--workers=2")
     check_ok(tune("against_random", data, "m", PRETRAINED, *flags))
@@ -254,24 +214,6 @@ def test_against_random_takes_weights_of_the_models_shape(data):
     assert settings["init_checkpoint"] is None and settings["embedding_size"] == 16
     overrides = settings["model_hparam_overrides"]
     assert overrides["initializer_range"] == 0.125 and overrides["hidden_size"] == 32
-
-
-RELU = {"model_size": "large", "model_hparam_overrides": {"hidden_act": "relu"}}
-SHALLOW = {"model_size": "base", "model_hparam_overrides": {"num_hidden_layers": 6}}
-
-
-@pytest.mark.parametrize(
-    ("hparams", "rate"),
-    [
-        ({}, 3e-4),
-        ({"model_size": "base"}, 1e-4),
-        (RELU, 5e-5),
-        ({"model_hparam_overrides": {"hidden_size": 32}}, None),
-        (SHALLOW, None),
-    ],
-)
-def test_the_learning_rate_is_the_papers(hparams, rate):
-    assert scales.paper_rate(hparams) == rate
 
 
 def test_undefined_scores_are_left_out_of_means():

@@ -3,13 +3,10 @@
 
 import functools
 import json
-import resource
-import signal
 
 import numpy as np
 import pytest
 
-from tests.helpers.forked_runs import Run
 from tests.helpers.interop_models import read_model
 from tests.helpers.runs import check_ok, check_refused, run_script
 
@@ -41,21 +38,6 @@ def test_a_run_is_exported_and_read_again(pretrained, tmp_path):
     assert manifest["model"] == "electra" and manifest["step"] == 12
 
 
-@pytest.mark.thorough
-def test_a_checkpoint_is_exported_to_hugging_face(pretrained, tmp_path):
-    """Without torch's Triton, whose import beside TensorFlow can end the process."""
-    pytest.importorskip("torch")
-    pytest.importorskip("transformers")
-    (tmp_path / "triton.py").write_text("import os; os.abort()")
-    run, output = pretrained("electra") / "models" / "electra", tmp_path / "hf"
-    flags = ("--init-checkpoint", run / "model.ckpt-12", "--format", "huggingface")
-    env = {"PYTHONPATH": str(tmp_path)}
-    done = export(*flags, "--output-dir", output, env=env)
-    assert "verified with transformers: " in done.stdout
-    assert "discriminator/hidden" in done.stdout and "generator/hidden" in done.stdout
-    check_same(run, output)
-
-
 @pytest.mark.parametrize(
     ("flags", "code", "texts"),
     [
@@ -79,31 +61,3 @@ def test_mistakes_are_reported_in_three_lines(tmp_path, flags, code, texts):
     done = run_script("export_model.py", *map(str, (*output, *flags)))
     check_refused(done, code, *texts)
     assert [p.name for p in tmp_path.iterdir()] == ["pytorch_model.bin"]
-
-
-# The limit of the size of a file, in bytes.
-LIMIT = 20_000
-
-
-def limit_files():
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, LIMIT))
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("form", ["tf1", "saved_model"])
-def test_a_full_disk_leaves_nothing_behind(tmp_path, pretrained, form):
-    place = tmp_path / "place"
-    output = place / "exported"
-    place.mkdir()
-    (place / "other").write_text("what was there before")
-    flags = ("--data-dir", pretrained("electra"), "--model-name", "electra")
-    flags += ("--format", form, "--output-dir", output)
-    flags += ("--what", "encoder") if form == "saved_model" else ()
-    args = ("export_model.py", *map(str, flags))
-    run = Run(tmp_path / "logs", *args, before=limit_files).wait()
-    check_refused(run, 73, f"cannot write {output}")
-    found = sorted(p.relative_to(place).as_posix() for p in place.rglob("*"))
-    assert found in (["other"], ["exported", "exported/encoder", "other"])
-    assert (place / "other").read_text() == "what was there before"
-    check_ok(Run(tmp_path / "logs", *args).wait())

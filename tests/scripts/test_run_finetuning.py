@@ -142,30 +142,6 @@ def test_trials_of_the_original_are_evaluated_with_their_own_weights(data):
         assert after[number]["scores"]["chunk"] == pytest.approx(expected)
 
 
-def stop_as_scores_are_computed():
-    from electra_tf.finetune import classification
-
-    eagerly()
-    scorer = classification.ClassificationScorer
-    compute = scorer.get_results
-
-    def interrupted(self):
-        os.kill(os.getpid(), signal.SIGTERM)
-        return compute(self)
-
-    scorer.get_results = interrupted
-
-
-@pytest.mark.thorough
-def test_a_signal_after_the_last_step_finishes_the_trial_only(data):
-    hparams = {"task_names": ["cola"], "num_trials": 2, "num_train_epochs": 0.1}
-    run = fork(data, "signal", hparams, before=stop_as_scores_are_computed)
-    assert run.returncode == 42, run.stderr
-    assert "Run the same command again" in run.stdout
-    assert "Trial 2 of 2" not in run.stdout
-    assert len(trials_of(data, "signal", "cola_results.json")) == 1
-
-
 @pytest.mark.thorough
 def test_models_without_scores_are_kept(data):
     given = {"task_names": ["cola"], "num_train_epochs": 0.1, "num_trials": 2}
@@ -223,17 +199,6 @@ def test_the_encoder_begins_with_the_pretrained_weights(initial):
     assert len(encoder) > 15
     for name in encoder:
         np.testing.assert_allclose(after[name], before[name], atol=1e-6)
-
-
-def test_weights_of_another_shape_are_refused_with_hparams_that_fit(initial):
-    start = initial / "models" / "electra" / "model.ckpt-12"
-    wrong = {"task_names": ["cola"], "init_checkpoint": str(start)}
-    heads = {"num_attention_heads": 4}  # which change no weight's shape
-    wrong["model_hparam_overrides"] = TINY["model_hparam_overrides"] | heads
-    run = fork(initial, "wrong", wrong)
-    check_refused(run, 2, "num_attention_heads is 2 there, 4 here")
-    fitting = json.loads(run.stderr.split("These hparams fit it: ")[1])
-    assert fitting["model_hparam_overrides"]["num_attention_heads"] == 2
 
 
 def _without_dropout():
@@ -356,17 +321,6 @@ def test_interrupts_change_nothing(data, trained, how):
 NAME = ",".join(OWN["task_names"])
 
 
-def test_classes_are_counted_and_scored(finetuned_own):
-    printed = (finetuned_own / "stdout.txt").read_text()
-    assert "Classes of reviews: " in printed and "Classes of names: PER " in printed
-    assert "Classes of topics: " in printed and "Class weights of topics: " in printed
-    [trial] = trials_of(finetuned_own, "own", f"{NAME}_results.json")
-    classes = trial["details"]["reviews"]["classes"]
-    assert sum(one["support"] for one in classes.values()) == 12
-    assert "PER" in trial["details"]["names"]["classes"]
-    assert {"f1", "exact_match", "loss"} <= set(trial["scores"]["topics"])
-
-
 def test_a_finished_run_predicts_its_test_sets(finetuned_own):
     printed = (finetuned_own / "test_stdout.txt").read_text()
     assert "is finished" in printed and "training examples" not in printed
@@ -381,16 +335,6 @@ def test_a_finished_run_predicts_its_test_sets(finetuned_own):
     tags = (folder / "names_test.txt").read_text().split("\n\n")[0].splitlines()
     assert [line.split()[0] for line in tags] == own_sentences(1)[0]
     assert {"STS-B.tsv", "STS-B.zip"} <= {path.name for path in folder.iterdir()}
-
-
-def test_renamed_classes_are_refused(finetuned_own, tmp_path):
-    """The labels are those of the model, whatever the training file holds now."""
-    data = shutil.copytree(finetuned_own, tmp_path / "data")
-    for split in ("train", "dev"):
-        path = data / "own" / f"{split}.tsv"
-        path.write_text(path.read_text().replace("awful", "zzz"))
-    run = fork(data, "own", OWN | {"do_train": False})
-    check_refused(run, 2, "dev.tsv, line", "'zzz'", "awful, good")
 
 
 @pytest.mark.thorough

@@ -1,18 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""run_inference.py as its users run it: detect, report, score, rerank; its flags."""
+"""run_inference.py as its users run it: detect, score, pairs, rerank."""
 
 import gzip
 import json
-import os
-import re
-import shutil
 
 import pytest
 
 import electra_tf
-from electra_tf.inference import reranking
-from tests.helpers import forked_runs
-from tests.helpers.pipes import drained, fed
 from tests.helpers.runs import run_script
 
 PASSAGES = ["w1 w2 w3 w4 w5 w6 w7 w8", "<w9> & w10"]
@@ -59,34 +53,6 @@ def test_detect_reads_standard_input_and_writes_json_lines(electra):
             assert row["text"][token["start"] : token["end"]] == token["token"]
 
 
-def test_detect_shows_corrupted_passages_in_the_terminal(electra, tmp_path):
-    (tmp_path / "in.txt").write_text(f"{PASSAGES[0]}\n" * 2)
-    flags = ("--input", tmp_path / "in.txt", "--corrupt", "--mask-prob=1")
-    args = ("run_inference.py", "detect", "--model", electra, *flags)
-    env = {"FORCE_COLOR": "1"}
-    run = forked_runs.Run(tmp_path / "logs", *map(str, args), env=env).wait()
-    legend, first, second, summary = filter(None, run.stdout.splitlines())
-    assert "replaced, caught" in legend and "\x1b[" in first
-    assert first != second  # other positions are masked in the next passage
-    replaced = re.search(r"of (\d+) replaced tokens are among the", summary)
-    assert int(replaced[1]) > len(PASSAGES[0].split())  # most of two passages
-
-
-def test_report(electra, tmp_path):
-    folder = shutil.copytree(electra, tmp_path / "models" / "first")
-    results = {"global_step": 12, "metrics": {"loss": 2.5, "disc_auc": 0.625}}
-    (folder / "results").mkdir()
-    (folder / "results/unsup_results.json").write_text(json.dumps(results))
-    shutil.copy(electra.parents[1] / "vocab.txt", tmp_path)
-    (tmp_path / "in.txt").write_text("\n".join(PASSAGES))
-    run = infer("report", "--model", folder, "--input", tmp_path / "in.txt")
-    assert f"Written to {folder / 'report.html'}" in run.stdout
-    page = (folder / "report.html").read_text()
-    assert "0.6250" in page and "data:image/png;base64," in page
-    assert "drawn at temperature 1" in page
-    assert page.count("<p") >= 2 + len(PASSAGES)
-
-
 # Scores.
 
 
@@ -105,28 +71,6 @@ def test_score_reads_records_and_writes_an_object_for_each(electric, scorer, tmp
     *_, without, unknown = run.stderr.splitlines()  # after TensorFlow's notices
     assert without.endswith("tokens, which score 0: 1.")
     assert "unknown tokens only: 1." in unknown
-
-
-@pytest.mark.thorough
-def test_score_tokens_from_a_pipe_into_a_pipe(electric, scorer, tmp_path):
-    pipes, text = [tmp_path / "in", tmp_path / "out"], b"\xffW7 w8\r\nw1"
-    flags = ("--model", electric, "--input", pipes[0], "--output", pipes[1])
-    flags += ("--tokens", "--method", "two_tower", "--encoding-errors", "replace")
-    with fed(pipes[0], gzip.compress(text)), drained(pipes[1]) as got:
-        run = infer("score", *flags)
-    assert run.stdout == "" and "scored by" not in run.stderr.lower()
-    assert all(pipe.is_fifo() for pipe in pipes) and len(os.listdir(tmp_path)) == 2
-    rows = rows_of(got[0])
-    texts = [row["text"] for row in rows]
-    assert [[t["token"] for t in row["tokens"]] for row in rows] == [
-        ["W7", "w8"],
-        ["w1"],
-    ]
-    expected = scorer.score_tokens(texts, "two_tower")
-    for row, tokens in zip(rows, expected, strict=True):
-        assert row["score"] == pytest.approx(sum(t.score for t in tokens), abs=1e-4)
-        ours = [token["score"] for token in row["tokens"]]
-        assert ours == pytest.approx([t.score for t in tokens], abs=1e-4)
 
 
 def test_pairs(electric, scorer, tmp_path):
@@ -187,19 +131,6 @@ def test_rerank_at_a_weight(electric, scorer, tmp_path):
     assert "Texts without tokens, which score 0: 1." in run.stderr
     assert "Word error rate, of 19 words: " in run.stderr
     assert "5.26% (1) reranked; 5.26% (1) with the best of each list." in run.stderr
-
-
-@pytest.mark.thorough
-def test_rerank_finds_the_weight(electric, scorer):
-    text = "".join(f"{json.dumps(row)}\n" for row in lists_for(scorer))
-    run = infer("rerank", "--model", electric, "--nbest=-", "--tune", text=text)
-    weight = float(run.stderr.split("weight ")[1].split(".\n")[0])
-    assert weight in reranking.GRID and weight > 0
-    assert "(1) reranked; 5.26% (1) with the best of each list." in run.stderr
-    assert all(
-        row["hypotheses"][0]["text"] == row["reference"]
-        for row in rows_of(run.stdout)[:-1]
-    )
 
 
 # Mistakes.

@@ -9,7 +9,6 @@ import pytest
 import electra_tf
 from tests.helpers import tiny_finetuning
 from tests.helpers.corpus_runs import ELECTRIC, fail, rows_in, succeed, write_texts
-from tests.helpers.exporting import shared_export, shared_source, write_run
 from tests.helpers.runs import pretrain, tiny
 
 SMALL = "--shard-mb=0.004"
@@ -75,14 +74,6 @@ def test_scores_of_all_texts_in_their_order(scored, electric, texts):
         name: digest for name, digest in files.items() if name != "manifest.json"
     }
     assert len(files) > 5
-
-
-@pytest.mark.thorough
-def test_output_is_independent_of_the_number_of_workers(
-    scored, electric, texts, tmp_path
-):
-    flags = (SMALL, TWO)
-    assert succeed("score", electric, texts[0], tmp_path / "o", *flags)[0] == scored[1]
 
 
 def test_nothing_is_overwritten(scored, electric, texts):
@@ -159,46 +150,3 @@ def test_predictions_of_all_inputs(trial, inputs, tmp_path):
     counts = manifest_of(tmp_path / "1")["counts"]
     labels = [count for name, count in counts.items() if name.startswith("label ")]
     assert sum(labels) == counts["texts"] == len(rows)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("command", "variant", "what", "key", "count"),
-    [
-        ("score", "electric", "scorer", "score", 61),
-        ("detect", "electra", "detector", "probability", 41),
-    ],
-)
-def test_a_saved_model_gives_the_same_as_its_run(
-    tmp_path, command, variant, what, key, count
-):
-    exported = shared_export(variant, what)
-    write_run(tmp_path, shared_source(variant), layers=2)
-    source, written = tmp_path / "in", []
-    source.mkdir()
-    (source / "a.txt").write_text("the doctor opened it\n\na good film!\n" * 20)
-    (source / "b.txt").write_text("read it . " * 30 + "\n")
-    tokens = ["--tokens"] * (command == "score")
-    for name, model in (("run", tmp_path / "models/tiny"), ("saved", exported.parent)):
-        succeed(command, model, source, tmp_path / name, ONE, *tokens)
-        written.append(rows_in(tmp_path / name))
-    assert [row["text"] for row in written[0]] == [row["text"] for row in written[1]]
-    assert len(written[0]) == count
-    for theirs, ours in zip(*written, strict=True):
-        names = [[t["token"] for t in row["tokens"]] for row in (theirs, ours)]
-        assert names[0] == names[1]
-        values = [t[key] for t in theirs["tokens"]]
-        assert [t[key] for t in ours["tokens"]] == pytest.approx(values, abs=1e-4)
-        assert ours.get("score", 0.0) == pytest.approx(theirs.get("score", 0), abs=1e-3)
-    changed = "detect" if command == "score" else "score"
-    error, code = fail(changed, exported, source, tmp_path / "other", ONE)
-    assert f"is the SavedModel of a model's {what}: {changed}" in error and code == 2
-
-
-def test_a_damaged_input_is_named_by_its_line(trial, inputs, tmp_path):
-    """The line of the file, not of the piece that a worker reads."""
-    lines = (inputs[0] / "b.jsonl").read_text().splitlines(keepends=True)
-    path = tmp_path / "b.jsonl"
-    path.write_text("".join([*lines[:250], "{\n", *lines[250:]]))
-    error, code = fail("predict", trial, path, tmp_path / "out", SMALL, ONE, COLA)
-    assert f"{path}, line 251: " in error and code == 2

@@ -141,6 +141,3 @@ def test_predict_reads_standard_input_and_writes_standard_output(data, trial):
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     close(rows, without_ids(written(data, "reviews")))
-
-
-# Mistakes.

@@ -99,18 +99,6 @@ def test_tpus_of_several_workers_are_refused(data):
     assert not (data / "models" / "pod").exists()
 
 
-@pytest.mark.thorough
-def test_names_may_contain_wildcards(data, tmp_path):
-    """TensorFlow takes what it restores from for a pattern."""
-    folder = tmp_path / "a,b[1] *?"
-    shutil.copytree(data, folder, ignore=shutil.ignore_patterns("models"))
-    for steps in (2, 4):
-        done = pretrain_eagerly(folder, "m[1]", tiny(num_train_steps=steps))
-    assert "Continuing from" in done.stdout
-    rows = metrics_of(folder / "models" / "m[1]")
-    assert [row["step"] for row in rows] == [1, 2, 3, 4]
-
-
 # A whole run.
 
 
@@ -199,16 +187,6 @@ def test_two_stages_are_trained_and_evaluated(data):
 
 
 @pytest.mark.thorough
-def test_a_frozen_generator_is_that_of_a_run(data):
-    hparams = TINY | {"objective": "frozen_generator", "num_train_steps": 4}
-    with pytest.raises(UserError, match="init_generator"):
-        start_here(data, "frozen", hparams)
-    hparams["init_generator"] = str(data / "models" / "electra")
-    pretrain_eagerly(data, "frozen", hparams)
-    pretrain_eagerly(data, "frozen", hparams | EVALUATE)
-
-
-@pytest.mark.thorough
 def test_a_unigram_generator_keeps_the_counts_of_its_data(data):
     counts = data / "pretrain_tfrecords" / "token_counts.txt"
     counts.write_text("".join(f"{n}\n" for n in range(60)))
@@ -223,15 +201,6 @@ def test_a_unigram_generator_keeps_the_counts_of_its_data(data):
     pretrain_eagerly(
         data, "of_unigram", hparams | EVALUATE | {"init_checkpoint": str(run)}
     )
-
-
-def test_a_rate_that_is_too_high_ends_the_run(data):
-    hparams = tiny(learning_rate=1e30, num_warmup_steps=0)
-    run = forked_runs.pretrain(data, "diverged", hparams, before=eagerly).wait()
-    check_refused(run, 70, "diverged at step", "model.ckpt-0", "learning_rate")
-    found = data / "models" / "diverged"
-    assert Checkpoints(found).newest_intact().step == 0
-    assert list(found.glob("nonfinite_step_*.npz"))
 
 
 # Runs that are continued with other hparams or data, from the original's, or evaluated.

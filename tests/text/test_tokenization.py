@@ -170,12 +170,6 @@ class TestFastPaths:
         assert np.concatenate(parts).tolist() == whole.tolist()
         assert len(forgetful._cache) <= 3
 
-    def test_no_lines(self, tiny):
-        ids, splits = Tokenizer(tiny).tokenize_lines([])
-        assert ids.tolist() == [] and splits.tolist() == [0]
-        ops = tf_tokenization.TFTokenizer(tiny).tokenize(np.array([], object))
-        assert ops.to_list() == []
-
     def test_tokens_too_long_for_tensorflow_are_refused(self, tiny):
         for token in ("##" + "ก" * 85, "q" * 256):
             assert tf_tokenization.TFTokenizer(Vocabulary((*tiny.tokens, token)))

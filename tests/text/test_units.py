@@ -6,14 +6,12 @@ import gzip
 import json
 import lzma
 import random
-import tracemalloc
 
 import pytest
 
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.text import corpus, units
+from electra_tf.text import units
 from electra_tf.text.units import Reading
-from tests.helpers.runs import by_default
 from tests.text.test_corpus import archive
 
 DOCUMENTS = [f"Page {i}.\n\nA café in {i}\r\nand 中 {i}" for i in range(700)]
@@ -167,19 +165,6 @@ def test_tables(tmp_path, monkeypatch, kind, name, piece):
     assert (len(units.file_corpus(str(tmp_path)).units) > 1) == (piece == 1000)
 
 
-@KINDS
-def test_columns_of_several_types(tmp_path, kind):
-    pa = pytest.importorskip("pyarrow")
-    columns = {
-        "words": pa.array(DOCUMENTS).dictionary_encode(),
-        "large": pa.array(DOCUMENTS, pa.large_string()),
-        "bytes": pa.array([d.encode() for d in DOCUMENTS]),
-    }
-    WRITERS[kind](tmp_path / f"a.{kind}", DOCUMENTS, **columns)
-    for key in ("words", "large", "bytes"):
-        assert texts(tmp_path, Reading(text_key=key)) == LINES, key
-
-
 def test_keys_of_json_lines(tmp_path):
     lines = [{"body": "a"}, {"body": None}]
     (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(x)}\n" for x in lines))
@@ -247,21 +232,6 @@ def test_compressed_files_that_are_damaged(tmp_path, ending):
     flipped[len(data) // 2] ^= 1
     path.write_bytes(flipped)
     refused(tmp_path)
-
-
-@pytest.mark.parametrize("ending", by_default(COMPRESSORS, ["gz"]))
-def test_compressed_files_take_little_memory(tmp_path, monkeypatch, ending):
-    path = tmp_path / f"a.{ending}"
-    path.write_bytes(COMPRESSORS[ending](b"a" * (64 << 20)))
-    monkeypatch.setattr(corpus, "_MAX_LINE_BYTES", 1 << 20)
-    (unit,) = units.file_corpus(str(path)).units
-    tracemalloc.start()
-    for reader in units.read_unit(unit, PLAIN):
-        for _ in reader:
-            pass
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 24 << 20
 
 
 @KINDS

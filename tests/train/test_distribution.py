@@ -6,15 +6,12 @@ import json
 import os
 import subprocess
 import sys
-import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.pretraining import PretrainingConfig
-from electra_tf.config.run import NO_DATA, read_config
 from electra_tf.errors import UserError
 from electra_tf.model import target
 from electra_tf.train import distribution
@@ -24,16 +21,6 @@ from tests.helpers.tpu_stand_in import CORES
 
 def config(**hparams):
     return PretrainingConfig.from_hparams("data", "model", tiny(**hparams))
-
-
-def test_one_device_needs_no_strategy():
-    placement = distribution.create_strategy(config())
-    assert placement.num_replicas == 1
-    assert placement.is_chief
-    assert not placement.jit_compile
-    assert distribution.describe(placement, "float32") == (
-        "Devices: 1 x CPU (one device), precision float32, jit_compile off"
-    )
 
 
 def test_steps_of_workers_are_exact():
@@ -65,16 +52,6 @@ def test_an_evaluation_batch_must_divide_into_replicas(when):
     distribution.check_evaluation_batch(made, 3)
     with pytest.raises(UserError, match="eval_batch_size 6 does not divide by 4"):
         distribution.check_evaluation_batch(made, 4)
-
-
-@pytest.mark.parametrize("when", [{"do_train": False}, {"eval_every_steps": 5}])
-def test_fine_tuning_evaluates_on_one_device(monkeypatch, when):
-    three = types.SimpleNamespace(num_replicas_in_sync=3)
-    monkeypatch.setattr(distribution, "_strategy", lambda *_: three)
-    hparams = when | {"task_names": ["cola"], "train_batch_size": 12}
-    made = FinetuningConfig.from_hparams("data", "model", hparams)
-    assert made.eval_batch_size % 3
-    assert distribution.create_strategy(made).num_replicas == 3
 
 
 def set_up(monkeypatch, gpus, **hparams):
@@ -113,18 +90,6 @@ def test_where_xla_compiles(monkeypatch, precision):
     set_up(monkeypatch, ["first"])
     assert distribution.uses_jit(default)
     assert not distribution.uses_jit(config(jit_compile=False, precision=precision))
-
-
-@pytest.mark.parametrize(
-    ("recipe", "few", "many"),
-    [("electra_small", 20, 60), ("electra_pocket", 200, 2000)],
-)
-def test_xla_compiles_where_enough_steps_follow(recipe, few, many):
-    for steps, pays in ((few, False), (many, True)):
-        changes = {"num_train_steps": steps, "train_batch_size": 32}
-        hparams = read_config(recipe) | changes
-        made = PretrainingConfig.from_hparams(NO_DATA, "model", hparams)
-        assert distribution.uses_jit(made) == pays
 
 
 def weights_of(prefix):
@@ -195,10 +160,3 @@ def test_all_but_the_tpus_program_is_executed(tiny_data):
     assert not strange
     # In the form that suits TPUs: no search of a cumulative sum.
     assert counts["Einsum"] and "Cumsum" not in counts
-
-
-def test_without_a_tpu_the_error_names_the_package(tiny_data):
-    done = pretrain(tiny_data, "no_tpu", tiny(use_tpu=True, tpu_name="my-tpu"))
-    assert done.returncode == 2, done.stderr
-    assert "no TPU my-tpu" in done.stderr
-    assert "tensorflow-tpu" in done.stderr and "Traceback" not in done.stderr

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from electra_tf.config.pretraining import PretrainingConfig, read_hparams
 from electra_tf.train.optimization import (
     AdamWeightDecay,
     LayerwiseDecay,
     WarmupPolynomialDecay,
     create_optimizer,
 )
-from tests.helpers.runs import ROOT, by_default
+from tests.helpers.runs import by_default
 from tests.helpers.tiny_pretraining import tiny_config
 
 STEPS = 20
@@ -469,20 +468,3 @@ def test_a_million_steps():
         expected = 5e-4 * (1 - step / 1e6) * min(1, step / 1e4)
         rate = float(schedule(tf.constant(step)))
         assert rate == pytest.approx(expected, rel=1e-5, abs=5e-11)
-
-
-def test_nvidias_two_phases():
-    """Each decays from the end of its warm-up with power 1/2."""
-    recipe = read_hparams(str(ROOT / "configs" / "nvidia_electra_base.json"))
-    optimizer = create_optimizer(PretrainingConfig.from_hparams("D", "m", recipe))
-    found = optimizer.get_config()
-    assert (found["beta_1"], found["beta_2"]) == (0.878, 0.974)
-    assert found["trust_ratio"] and found["bias_correction"]
-    optimizer.build([keras.Variable([1.0])])
-    for step, rate in (
-        *((1000, 3e-3), (2000, 6e-3), (6000, 6e-3 * 0.5**0.5), (10_000, 0)),
-        *((10_100, 2e-3), (10_200, 4e-3), (10_933, 0)),
-        (10_200 + 733 // 2, 4e-3 * (367 / 733) ** 0.5),
-    ):
-        optimizer.iterations.assign(step)
-        assert float(optimizer.learning_rate) == pytest.approx(rate, abs=1e-8)

@@ -4,7 +4,6 @@
 import functools
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -144,26 +143,6 @@ SLURM = {"SLURM_JOB_NODELIST": "node[1-2]", "SLURM_JOB_ID": "7"}
 
 
 @pytest.mark.parametrize(
-    ("name", "pattern", "environment", "places"),
-    [
-        ("slurm.sh", "(.*)", SLURM, "node1 node2"),
-        (
-            "job.yaml",
-            r"- \|\n(.*?)\n +resources",
-            {"JOB_COMPLETION_INDEX": "1"},
-            "electra-0.electra electra-1.electra",
-        ),
-    ],
-    ids=["slurm", "kubernetes"],
-)
-def test_example_launchers(monkeypatch, tmp_path, name, pattern, environment, places):
-    script = re.search(pattern, (LAUNCHERS / name).read_text(), re.S)[1]
-    found = cluster(launched(script, tmp_path, **environment), monkeypatch)
-    assert found.places == tuple(f"{place}:23456" for place in places.split())
-    assert found.index == 1
-
-
-@pytest.mark.parametrize(
     ("codes", "is_requeued"),
     [((0, 0), False), ((42, 42), True), ((137, 69), True), ((143, 69), True)]
     + [((2, 142), False), ((2, 69), False), ((65, 69), False)],
@@ -263,28 +242,6 @@ def test_a_block_that_signals_end(number, at_start, seconds, code):
     done = run_code(text)
     assert done.returncode == code, done.stderr
     assert ("ended" in done.stdout) == (code == 0)
-
-
-IN_A_FINALIZER = """
-import os, signal, time
-from electra_tf.train import supervisor
-
-class File:
-    def __del__(self):
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(0.1)
-
-with supervisor.leave_at_once():
-    File()
-    time.sleep(60)
-"""
-
-
-def test_signal_in_a_finalizer_ends_the_process():
-    """Python ignores exceptions there, so SystemExit would not get out."""
-    done = run_code(IN_A_FINALIZER)
-    assert done.returncode == 42
-    assert done.stdout.count("SIGTERM: nothing to save") == 1
 
 
 def interrupt_the_import():
