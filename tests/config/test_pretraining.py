@@ -181,25 +181,6 @@ def test_contradictions_are_refused(hparams):
     assert any(name in str(caught.value) for name in hparams)
 
 
-@pytest.mark.parametrize(
-    "hparams",
-    [
-        {"mask_token_share": 0.7, "random_token_share": 0.3},
-        {"mask_token_share": 0, "electra_objective": False},
-        {"generator": "unigram", "electric_objective": True},
-        {"untied_generator": False, "untied_generator_embeddings": True},
-        {"electra_objective": False, "generator_hidden_size": 0.001},
-        {"do_train": False, "do_eval": True},
-        {"num_train_steps": 1e6, "init_checkpoint": None, "jit_compile": None},
-        # The generator's size is checked only where there is one.
-        {"model_size": "base", "generator_hidden_size": 0.3, "untied_generator": False},
-    ],
-    ids=str,
-)
-def test_unusual_settings_are_possible(hparams):
-    make(hparams)
-
-
 def test_hparams_of_the_block_may_stand_beside_the_others():
     own = {"block": "modern", "global_every": 2}
     config = make(own | {"max_seq_length": 8192})

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The directory to publish, and its upload to a stand-in of the hub."""
+"""The directory to publish, and its upload."""
 
-import contextlib
 import json
 import shutil
+import types
 from pathlib import Path
 from unittest import mock
 
 import huggingface_hub
 import pytest
+from huggingface_hub.utils import filter_repo_objects
 
-from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_DAMAGED, UserError
 from electra_tf.export import formats
 from electra_tf.interop import cards
-from tests.helpers import forked_runs, model_hubs
 from tests.helpers.cards import run_snippets
 from tests.helpers.exporting import shared_export, tiny_source, write_run
 from tests.helpers.interop_models import read_model
@@ -24,7 +24,6 @@ RESULTS |= {
 }
 CORPUS = {"files": 2, "bytes": 1_500_000, "names": ["a.txt", "b.txt"]}
 CORPUS |= {"examples": 120, "tokens_kept": 3456, "sha256": "0123abcd"}
-SECRET = "5ecre7-5ecre7"
 KINDS = ("encoder", "preprocessor", "detector")
 HF = {"handle": "me/tiny", "publish": "huggingface"}
 
@@ -65,37 +64,47 @@ def copy(directory, tmp_path):
     return shutil.copytree(directory, tmp_path / "there")
 
 
-def script(run, *flags, env):
-    """export_model.py in a process of its own, with another home directory."""
-    env = {"HOME": str(run), "HF_HOME": str(run / "hf")} | env
-    return forked_runs.Run(run / "logs", "export_model.py", *flags, env=env).wait()
+class HuggingFace:
+    """What the library is asked to do, instead of the Hub.
+
+    Attributes:
+      files: repository -> {path: content}.
+      private: repository -> bool.
+      error: raised by an upload.
+    """
+
+    def __init__(self):
+        self.files, self.private, self.error = {}, {}, None
+
+    def create_repo(self, _, repo_id, *, private=None, exist_ok=False):
+        self.private.setdefault(repo_id, bool(private))
+
+    def model_info(self, _, repo_id):
+        return types.SimpleNamespace(private=self.private[repo_id])
+
+    def upload_folder(self, _, *, repo_id, folder_path, allow_patterns, commit_message):
+        if self.error:
+            raise self.error
+        files = files_of(folder_path)
+        names = filter_repo_objects(files, allow_patterns=allow_patterns)
+        self.files[repo_id] = {name: files[name] for name in names}
+        return types.SimpleNamespace(commit_url=f"https://hub/{repo_id}/commit/1")
 
 
-def upload(run, output, *flags, env, named=False, form="hub"):
-    model = (f"--data-dir={run}", "--model-name=tiny") if named else ()
-    flags = (f"--format={form}", f"--output-dir={output}", "--handle=me/tiny", *flags)
-    return script(run, *model, *flags, env=env)
+@pytest.fixture
+def hub(monkeypatch):
+    made = HuggingFace()
+    for name in ("create_repo", "model_info", "upload_folder"):
+        method = getattr(huggingface_hub.HfApi, name)
+        stand_in = mock.create_autospec(method, side_effect=getattr(made, name))
+        monkeypatch.setattr(huggingface_hub.HfApi, name, stand_in)
+    return made
 
 
-@contextlib.contextmanager
-def hugging_face():
-    """The stand-in, and the environment to use it."""
-    with model_hubs.running(model_hubs.HuggingFace()) as hub:
-        yield hub, {"HF_ENDPOINT": hub.address, "HF_TOKEN": SECRET}
-
-
-def files_of(directory, kind):
-    """The files of a SavedModel: path -> content."""
-    files = [p for p in (directory / kind).rglob("*") if p.is_file()]
-    return {str(p.relative_to(directory / kind)): p.read_bytes() for p in files}
-
-
-def assert_secret_is_kept(run, directory, done):
-    assert SECRET not in done.stdout + done.stderr
-    for folder in (run, directory):
-        for path in folder.rglob("*"):
-            if path.is_file():
-                assert SECRET.encode() not in path.read_bytes(), path
+def files_of(folder):
+    """Path -> content."""
+    files = [p for p in Path(folder).rglob("*") if p.is_file()]
+    return {str(p.relative_to(folder)): p.read_bytes() for p in files}
 
 
 def assert_card_describes_run(card):
@@ -141,70 +150,45 @@ def test_damaged_saved_model_is_not_published(copy):
     assert caught.value.exit_code == EXIT_DAMAGED
 
 
-def test_upload_to_hugging_face(run, directory):
-    with hugging_face() as (hub, env):
-        done = upload(run, directory, "--publish=huggingface", env=env)
-    assert done.returncode == 0, done.stderr
-    assert f"/me/tiny/commit/{'a' * 40}" in done.stdout
-    expected = {
-        f"{kind}/{path}": content
-        for kind in KINDS
-        for path, content in files_of(directory, kind).items()
-    }
-    expected["README.md"] = (directory / "README.md").read_bytes()
-    assert hub.files.keys() == expected.keys()
-    assert all(hub.files[path] == content for path, content in expected.items())
-    assert hub.authorizations == {f"Bearer {SECRET}"}
-    assert_secret_is_kept(run, directory, done)
+def test_upload_to_hugging_face(directory, hub, capsys):
+    formats.export(request_of(directory, dry_run=True, **HF))
+    assert "encoder/saved_model.pb" in capsys.readouterr().out and not hub.private
+    formats.export(request_of(directory, private=True, **HF))
+    assert "https://hub/me/tiny/commit/1" in capsys.readouterr().out
+    assert hub.files == {"me/tiny": files_of(directory)}
+    assert hub.private == {"me/tiny": True}
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [(None, "is public already"), (OSError("no route"), "failed: no route\n.*intact")],
+)
+def test_failed_upload(directory, hub, error, words):
+    hub.private["me/tiny"], hub.error = error is not None, error
+    with pytest.raises(UserError, match=words) as caught:
+        formats.export(request_of(directory, private=True, **HF))
+    assert caught.value.exit_code == EXIT_CANNOT_WRITE and not hub.files
 
 
 @pytest.mark.thorough
-def test_written_directory_is_uploaded_without_a_model(run, directory):
-    with hugging_face() as (hub, env):
-        options = {"env": env}
-        flags = (run, directory, "--publish=huggingface")
-        dry = upload(*flags, "--dry-run", **options)
-        assert hub.repositories == []
-        done = upload(*flags, "--private", **options)
-        assert hub.private == {"me/tiny": True} and hub.files
-        hub.private["me/tiny"], hub.files = False, {}
-        late = upload(*flags, "--private", **options)
-        assert hub.files == {}
-    assert dry.returncode == done.returncode == 0, dry.stderr + done.stderr
-    assert "encoder/saved_model.pb" in dry.stdout
-    assert f"Uploaded unchanged: {directory}" in done.stdout
-    assert late.returncode == 73 and "is public already" in late.stderr
-
-
-@pytest.mark.thorough
-def test_networks_of_transformers_are_uploaded(run, tmp_path):
-    out, form, publish = tmp_path / "hf", "huggingface", ["--publish=huggingface"]
-    with hugging_face() as (hub, env):
-        done = upload(run, out, *publish, env=env, named=True, form=form)
-        assert done.returncode == 0, done.stderr
-        uploaded = set(hub.files)
-        (out / "discriminator" / "notes.md").write_text("mine alone")
-        (out / "discriminator" / "README.md").write_text("edited")
-        done = upload(run, out, *publish, env=env, form=form)
-    assert done.returncode == 0, done.stderr
-    assert set(hub.files) == uploaded
-    assert hub.repositories[:2] == ["me/tiny-discriminator", "me/tiny-generator"]
-    assert {"config.json", "model.safetensors", "README.md"} <= set(hub.files)
-    request = request_of(out, form=form, **HF)
+def test_networks_of_transformers_are_uploaded(run, tmp_path, hub):
+    """What is not of the export stays here."""
+    out = tmp_path / "hf"
+    formats.export(request_of(out, run, "huggingface", **HF))
+    uploaded = {name: set(files) for name, files in hub.files.items()}
+    assert [*uploaded] == ["me/tiny-discriminator", "me/tiny-generator"]
+    names = {"config.json", "model.safetensors", "README.md"}
+    assert all(names <= files for files in uploaded.values())
+    (out / "discriminator" / "notes.md").write_text("mine alone")
+    (out / "discriminator" / "README.md").write_text("edited")
+    formats.export(request_of(out, form="huggingface", **HF))
+    assert {name: set(files) for name, files in hub.files.items()} == uploaded
+    assert hub.files["me/tiny-discriminator"]["README.md"] == b"edited"
+    request = request_of(out, form="huggingface", **HF)
     with pytest.raises(UserError, match="leave --what out"):
         formats.export(request._replace(what="discriminator"))
     with pytest.raises(UserError, match="Kaggle takes"):
         formats.export(request._replace(publish="kaggle"))
-
-
-@pytest.mark.thorough
-def test_failed_upload_leaves_the_directory(run, directory):
-    env = {"HF_ENDPOINT": "http://localhost:9", "HF_TOKEN": SECRET}
-    done = upload(run, directory, "--publish=huggingface", env=env)
-    assert done.returncode == 73 and "Traceback" not in done.stderr
-    assert "upload of me/tiny failed" in done.stderr
-    assert "--output-dir, --handle and --publish" in done.stderr
-    assert_secret_is_kept(run, directory, done)
 
 
 def test_upload_to_kaggle(directory, copy, monkeypatch):
@@ -213,9 +197,7 @@ def test_upload_to_kaggle(directory, copy, monkeypatch):
     sent = {}
 
     def keep(handle, local_model_dir, license_name=None, version_notes="", **_):
-        files = [p for p in Path(local_model_dir).rglob("*") if p.is_file()]
-        content = {str(p.relative_to(local_model_dir)): p.read_bytes() for p in files}
-        sent[handle] = license_name, content
+        sent[handle] = license_name, files_of(local_model_dir)
 
     stand_in = mock.create_autospec(kagglehub.model_upload, side_effect=keep)
     monkeypatch.setattr(kagglehub, "model_upload", stand_in)
@@ -225,7 +207,7 @@ def test_upload_to_kaggle(directory, copy, monkeypatch):
         request = request_of(folder, handle="me/tiny", publish="kaggle")
         formats.export(request)
         assert sent == {
-            f"me/tiny/tensorFlow2/{kind}": (license, files_of(directory, kind))
+            f"me/tiny/tensorFlow2/{kind}": (license, files_of(directory / kind))
             for kind in KINDS
         }
     for card, words in (

@@ -104,19 +104,6 @@ def test_text_is_that_of_the_original(tmp_path):
     )
 
 
-def test_table_shows_spread_and_degenerate_runs(tmp_path):
-    results = results_in(tmp_path)
-    results.add(trial(1, 50.0))
-    assert results.table().splitlines()[1].split() == (
-        ["rte", "accuracy", "50.00", "50.00", "-", "50.00", "1"]
-    )
-    results.add(trial(2, 60.0, degenerate=["rte"]))
-    table = results.table()
-    assert table.splitlines()[1].split()[2:] == ["55.00", "55.00", "7.07", "60.00", "2"]
-    assert "Trial 2: all predictions on rte are the same" in table
-    assert "Trial 1" not in table
-
-
 def test_nan_is_null_in_json(tmp_path):
     results = results_in(tmp_path)
     result = trial(1, float("nan"))._replace(details={"rte": {"f1": float("inf")}})

@@ -58,17 +58,6 @@ def test_skipped_examples_are_listed_with_the_features(data):
         assert store["cola:eid"].tolist() == [0, 3]
 
 
-def test_byte_order_mark_is_ignored(data):
-    write(
-        data, "mrpc/train.tsv", "\ufeffQuality\ta\tb\tc\td\n1\t1\t2\tthe dog\tthe cat\n"
-    )
-    [task] = tasks_of(data, "mrpc", double_unordered=False)
-    assert task.examples("train")[0][:4] == (0, "the dog", "the cat", "1")
-    write(data, "cola/train.tsv", "\ufeffx\t1\t\tthe dog\n")
-    [task] = tasks_of(data, "cola")
-    assert task.examples("train")[0].text_a == "the dog"
-
-
 def test_word_without_tokens_keeps_its_place(data):
     text = "the X B-NP\n\u200b X I-NP\ndog X I-NP\n\n"
     write(data, "chunk/train.txt", text)
@@ -95,14 +84,6 @@ def test_line_with_other_columns_is_named(data):
         [task] = tasks_of(data, "chunk")
         first, second = task.read("train")
         assert (len(first.words), second.words) == (3, ["the"])
-
-
-def test_long_texts_are_truncated(data):
-    write(data, "rte/train.tsv", f"h\n0\t{'the ' * 40}\tdog ran ran\tentailment\n")
-    [task] = tasks_of(data, "rte")
-    [features] = task.featurize(task.examples("train")[0], True)
-    assert len(features["input_ids"]) == 12
-    assert sum(features["segment_ids"]) == 4  # dog ran ran [SEP]
 
 
 # Tasks of one's own.
@@ -132,34 +113,6 @@ def test_several_metrics_at_once(data):
     names = [["mcc", "f1", "loss"], both, both, ["accuracy", "loss"]]
     assert [list(results) for results in found] == names
     assert found[1]["f1"] == pytest.approx(200 / 3) and found[1]["accuracy"] == 50.0
-
-
-def test_task_in_a_module(data, monkeypatch):
-    code = """
-from electra_tf.finetune.classification import InputExample, TextTask
-
-class Reviews(TextTask):
-    labels = ("neg", "pos")
-
-    def __init__(self, config, tokenizer):
-        super().__init__("reviews", config, tokenizer)
-
-    def path(self, split):
-        import pathlib
-        return pathlib.Path(self.config.data_dir) / f"{split}.txt"
-
-    def examples(self, split):
-        lines = enumerate(self.required(split).read_text().splitlines())
-        cells = [(i, *line.partition(" ")[::2]) for i, line in lines]
-        return [InputExample(i, text, None, label) for i, label, text in cells]
-"""
-    (data / "their_tasks.py").write_text(code)
-    (data / "train.txt").write_text("pos the dog\nneg the cat\n")
-    monkeypatch.syspath_prepend(data)
-    [task] = tasks_of(data, "their_tasks:Reviews")
-    store = preprocessing.features(task.config, [task], "train", True)
-    assert store["reviews:label_ids"].tolist() == [1, 0]
-    refused(lambda: task.examples("dev"), "reviews needs", "dev.txt")
 
 
 def test_missing_column(data):
@@ -448,20 +401,6 @@ def test_column_of_the_text(tmp_path):
     )
 
 
-def test_one_class_or_none(tmp_path):
-    files = {"train.tsv": "a\tb\ndog\tx\ncat\t\nran\tx\n"}
-    [task] = own_tasks(tmp_path, files, "multilabel")
-    assert task.labels == ("x",) and task.head.num_labels == 1
-    scorer = task.scorer("dev")
-    for gold, logit in ((1.0, 2.0), (0.0, 1.0), (1.0, -1.0), (0.0, -2.0), (0.0, -2.0)):
-        scorer.update({"label_flags": [gold], "logits": [logit], "loss": 0.0})
-    found = dict(scorer.get_results())
-    assert found["f1"] == found["f1_macro"] == 50.0 and found["exact_match"] == 60.0
-    assert scorer.details()["classes"]["x"]["support"] == 2
-    files["train.tsv"] = "a\tb\ndog\t\ncat\t\n"
-    refused(lambda: own_tasks(tmp_path, files, "multilabel"), "0 labels")
-
-
 # Bad examples and descriptions: the error names file and line.
 
 
@@ -559,32 +498,6 @@ def test_row_of_an_own_task_is_named_or_skipped(tmp_path, kind, good, bad, keys)
     assert len(store) == len(good) and line in left_out
     if kind == "regression" and not keys:
         assert store["mine:targets"].tolist() == [0.0, 1.0]
-
-
-@pytest.mark.parametrize(
-    ("kind", "changed", "words"),
-    [
-        ("regression", {"text_a": 0}, ["text_a", "its number from 1"]),
-        ("regression", {"train": ["t.tsv"]}, ["train"]),
-        ("regression", {"type": ["regression"]}, ["type"]),
-        ("regression", {"lowest": "low"}, ["lowest"]),
-        ("regression", {"lowest": 5, "highest": 0}, ["below"]),
-        ("regression", {"lowest": 1, "highest": 1}, ["lowest is 1"]),
-        ("regression", {"lowest": True, "highest": 2}, ["a number"]),
-        ("qa", {"has_impossible": "no"}, ["has_impossible"]),
-        ("qa", {"score_by": "letters"}, ["words or characters"]),
-        ("classification", {"type": "ranking"}, ["ranking", "classification"]),
-        ("classification", {"label": None}, ["label"]),
-        ("classification", {"lable": "x"}, ["lable"]),
-        ("classification", {"metric": "bleu"}, ["bleu", "mcc"]),
-        ("classification", {"metric": ["f1", "bleu"]}, ["bleu", "mcc"]),
-        ("multilabel", {"separator": ""}, ["separator"]),
-    ],
-)
-def test_wrong_description_is_refused(tmp_path, kind, changed, words):
-    tasks = {"mine": described("tsv", kind)["mine"] | changed}
-    files = {"t.tsv": "a\tb\ndog\t1\ncat\t2\n"}
-    refuses(tmp_path, files, ["mine", *words], tasks=tasks)
 
 
 def test_unanswerable_questions_need_a_head_for_them(tmp_path):

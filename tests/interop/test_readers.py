@@ -221,49 +221,6 @@ def test_rows_beyond_the_vocabulary_are_left_out(form, tmp_path):
     refused(place, EXIT_CONFIG, *texts, vocab_file=None, hparams=hparams)
 
 
-def lfs(folder):
-    (folder / "config.json").write_text('{"model_type": "electra"}')
-    text = "version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 12345\n"
-    (folder / "model.safetensors").write_text(text)
-
-
-def trainer(folder):
-    for name in ("checkpoint-500", "checkpoint-1000"):
-        (folder / name).mkdir()
-
-
-def with_file(name, **content):
-    def make(folder):
-        (folder / name).write_bytes(b"PK\x03\x04")
-        if content:
-            (folder / "config.json").write_text(json.dumps(content))
-        return folder
-
-    return make
-
-
-NO_MODELS = {
-    "git-lfs": (lfs, "model.safetensors is a git-lfs pointer", "git lfs pull"),
-    "hub": (lambda _: "google/electra-small", "hub: hf download google/electra-small"),
-    "trainer": (trainer, "Trainer", "checkpoint-1000"),
-    "tensorflow": (with_file("tf_model.h5", model_type="electra"), "from_tf=True"),
-    "flax": (with_file("flax_model.msgpack", model_type="electra"), "from_flax=True"),
-    "nothing": (lambda folder: None, "holds no model that can be read"),
-    "data": (
-        lambda folder: (folder / "models/small").mkdir(parents=True),
-        "is a data directory. Give one of its runs",
-        "models/small",
-    ),
-    "pickle": (with_file("pytorch_model.bin"), "PyTorch pickle", "save_pretrained"),
-}
-
-
-@pytest.mark.parametrize("kind", NO_MODELS)
-def test_paths_without_a_model_are_explained(kind, tmp_path):
-    make, *texts = NO_MODELS[kind]
-    refused(make(tmp_path) or tmp_path, EXIT_CONFIG, *texts, vocab_file=None)
-
-
 def check_fits(model, config, vocab):
     model.check(config, vocab, EVALUATE if config.do_eval else RESUME)
 

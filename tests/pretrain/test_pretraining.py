@@ -264,24 +264,6 @@ def test_generator_and_discriminator_have_dropout_of_their_own():
     np.testing.assert_array_equal(*seen)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    "variant", ["electra", pytest.param("electric", marks=pytest.mark.thorough)]
-)
-def test_compiled_by_xla(variant):
-    model, batch = tiny_model(variant, dropout=0.1), tiny_batch()
-
-    def losses(batch):
-        out = model(batch, training=True, seed=tf.constant(SEED))
-        sums = out.sums
-        return out.corrupted_ids, out.total_loss, sums["masked_loss"]
-
-    plain = losses(batch)
-    compiled = tf.function(losses, jit_compile=True)(batch)
-    np.testing.assert_array_equal(plain[0], compiled[0])
-    np.testing.assert_allclose(plain[1:], compiled[1:], rtol=1e-4)
-
-
 @pytest.mark.parametrize(
     "variant, policy",
     [
@@ -379,20 +361,6 @@ def test_config_of_version_0_1_is_read():
 
 def dataset(rows=8):
     return tf.data.Dataset.from_tensor_slices(tiny_batch(rows=rows)).batch(4)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    "variant, options",
-    [("electric", {}), ("uniform", {"jit_compile": True, "optimizer": "adam"})],
-)
-def test_compile_and_fit(variant, options):
-    model = tiny_model(variant, dtype="mixed_bfloat16")
-    usual = {"optimizer": AdamWeightDecay(5e-3), "jit_compile": False}
-    model.compile(**usual | options)
-    history = model.fit(dataset(), epochs=4, verbose=0).history["loss"]
-    assert np.isfinite(history).all() and len(history) == 4
-    assert history[-1] < (1 if variant == "uniform" else 0.9) * history[0]
 
 
 @pytest.mark.thorough

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Continued pre-training: which weights come from another model."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -18,7 +16,7 @@ from electra_tf.text.vocabulary import Vocabulary, write_tokens
 from tests.config.test_phases import LONG, SHORT, make
 from tests.config.test_phases import refused as refused_together
 from tests.helpers.interop_models import VOCAB, config_of, golden, prefix_of, quiet
-from tests.helpers.runs import TINY, by_default, pretrain, tiny
+from tests.helpers.runs import by_default
 
 WORDS = "electra/embeddings/word_embeddings"
 POSITIONS = "electra/embeddings/position_embeddings"
@@ -180,19 +178,6 @@ def test_fewer_layers_than_the_source_are_refused(scope, overrides, changes):
     assert len(message.splitlines()) <= 3
 
 
-def test_dry_run_compares_the_weights(pretrained, tiny_data):
-    data = tiny_data
-    before = {"init_checkpoint": str(pretrained("electra") / "models" / "electra")}
-    other = TINY | {"generator_hidden_size": 1.0} | before
-    run = pretrain(data, "other_width", other, "--dry-run")
-    assert run.returncode == 2, run.stdout
-    assert "which this run's generator/ needs" in run.stderr
-    run = pretrain(data, "dry", TINY | before, "--dry-run")
-    assert run.returncode == 0, run.stderr
-    assert f"initialised from {before['init_checkpoint']}" in run.stdout
-    assert not (data / "models" / "dry").exists()
-
-
 def test_run_of_an_earlier_version_continues(pretrained, monkeypatch):
     """One that spelled the objective otherwise, and did not have all hparams."""
     data, lines = pretrained("electra"), []
@@ -216,40 +201,6 @@ def test_run_of_an_earlier_version_continues(pretrained, monkeypatch):
     monkeypatch.setattr(Checkpoints, "newest_intact", lambda self: saved)
     assert start.find(config, vocab, checkpoints, lines.append).saved.step == saved.step
     assert not [line for line in lines if "Changed" in line]
-
-
-@pytest.mark.thorough
-def test_run_continues_another_run_with_its_own_schedule(
-    pretrained, tiny_data, tmp_path
-):
-    """With another objective, vocabulary and length at once."""
-    source = pretrained("electra") / "models" / "electra"
-    tokens = (tiny_data / "vocab.txt").read_text().split()
-    new = write_tokens(
-        tmp_path / "vocab.txt", [*tokens[:30], *tokens[31:], "w99", "w98"]
-    )
-    hparams = tiny(
-        electric_objective=True,
-        num_train_steps=3,
-        num_warmup_steps=2,
-        init_checkpoint=str(source),
-        vocab_file=str(new.path),
-        overrides={"max_position_embeddings": 40},
-    )
-    run = pretrain(tiny_data, "after", hparams)
-    assert run.returncode == 0, run.stderr
-    for text in (
-        f"Weights initialised from {source}/model.ckpt-12",
-        "Loaded: electra/",
-        "Initialised: generator_ltr/",
-        "Left out: generator/",
-        "59 rows matched by token, 2 new ones initialised, 1 left out",
-        "32 rows there, 40 here; row i from 32 on is row i mod 32",
-    ):
-        assert text in run.stdout
-    lines = (tiny_data / "models" / "after" / "metrics.jsonl").read_text().splitlines()
-    assert json.loads(lines[0])["learning_rate"] == 0
-    assert json.loads(lines[-1])["step"] <= 3
 
 
 MORE = LONG | {"num_train_steps": 300}

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import random
-import resource
 import shutil
 import signal
 import tarfile
@@ -34,7 +33,7 @@ from tests.helpers.building import (
     write_corpus,
 )
 from tests.helpers.forked_runs import Run
-from tests.helpers.runs import check_ok, check_refused, pretrain, run_script, tiny
+from tests.helpers.runs import check_ok, pretrain, run_script, tiny
 
 SHARD = "pretrain_data.tfrecord-00000-of-00001"
 
@@ -174,19 +173,6 @@ def test_units_are_dealt_evenly_to_shards():
             assert weight <= sum(sizes) / count * len(own) + max(sizes)
 
 
-def test_a_line_of_10_mb_and_odd_files(tmp_path):
-    folder = write_corpus(tmp_path / "in", files=2, lines=20)
-    (folder / "long.txt").write_text("the first of " * 800_000 + "\nthe end\n")
-    (folder / "empty.txt").write_text("")
-    (folder / "bom.txt").write_bytes(b"\xef\xbb\xbfthe first\r\nof the\r\n\r\nend")
-    (folder / "deep").mkdir()
-    (folder / "deep" / "more.txt").write_text("the first\n")
-    os.rename(folder / "1.txt", os.fsencode(folder) + b"/caf\xe9.txt")
-    succeed(folder, tmp_path / "out", "--num-processes=2")
-    found = manifest_of(tmp_path / "out")["corpus"]
-    assert found["files"] == 6 and found["lines"] == 40 + 2 + 4 + 1
-
-
 def test_openwebtext(tmp_path):
     (tmp_path / "vocab.txt").write_bytes(VOCAB.read_bytes())
     folder = tmp_path / "openwebtext"
@@ -234,35 +220,6 @@ def test_tensorflow_datasets(tmp_path):
 # Errors.
 
 
-def test_text_that_is_not_utf8(tmp_path):
-    folder = write_corpus(tmp_path / "in", files=3)
-    good = (folder / "1.txt").read_bytes()
-    (folder / "1.txt").write_bytes(good + b"caf\xe9\n")
-    for processes in (1, 2):
-        flag = f"--num-processes={processes}"
-        error, code = fail(folder, tmp_path / f"strict{processes}", flag)
-        assert f"{folder}/1.txt: byte 0xe9 at offset {len(good) + 3} is" in error
-        assert "--encoding-errors replace" in error and code == 65
-    (folder / "2.txt").write_bytes("\ufeffA dog.".encode("utf-16-le"))
-    error, code = fail(folder, tmp_path / "utf16", "--encoding-errors", "replace")
-    assert f"{folder}/2.txt is UTF-16" in error and "iconv" in error and code == 65
-    (folder / "2.txt").unlink()
-    output = succeed(folder, tmp_path / "replace", "--encoding-errors", "replace")
-    assert f"1 bytes that were not UTF-8 in {folder}/1.txt (1)" in output
-    assert manifest_of(tmp_path / "replace")["corpus"]["replaced_bytes"] == 1
-
-
-def test_a_corpus_without_text_is_an_error(tmp_path):
-    output = tmp_path / "out"
-    assert "does not exist" in fail(tmp_path / "nothing", output)[0]
-    assert not output.exists()
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "blank.txt").write_text("\n \n\x00\n")
-    error, code = fail(tmp_path / "in", output)
-    assert "hold no text" in error and code == 65
-    assert not list(output.iterdir())
-
-
 def test_existing_output_is_left_alone(text, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "precious.txt").write_text("work of years")
@@ -282,22 +239,6 @@ def test_existing_output_is_left_alone(text, tmp_path):
     assert "has 0 bytes, but the manifest" in fail(text, output)[0]
     # Output is not part of the corpus.
     assert "would be read as input" in fail(text, Path(text) / "records")[0]
-
-
-def test_settings_that_contradict_the_vocabulary(text, tmp_path):
-    vocab = tmp_path / "vocab.txt"
-    vocab.write_bytes(VOCAB.read_bytes())
-    settings = {
-        "do_lower_case": False,
-        "strip_accents": False,
-        "vocab_sha256": hashlib.sha256(VOCAB.read_bytes()).hexdigest(),
-    }
-    Path(f"{vocab}.json").write_text(json.dumps(settings))
-    flags = [f"--corpus-dir={text}", f"--vocab-file={vocab}"]
-    result = run_script(SCRIPT, *flags, f"--output-dir={tmp_path}/1", "--do-lower-case")
-    assert result.returncode == 2 and "built cased" in result.stderr
-    result = run_script(SCRIPT, *flags, f"--output-dir={tmp_path}/2")
-    assert manifest_of(tmp_path / "2")["tokenizer"]["do_lower_case"] is False
 
 
 # Warnings.
@@ -398,37 +339,6 @@ def test_a_killed_worker_of_beam(large, tmp_path):
     succeed(large, tmp_path / "whole", *SHARDS)
     assert content(output) == content(tmp_path / "whole")
     assert shards_in(output).items() >= finished.items()
-
-
-def test_an_unfinished_build_keeps_its_settings(tmp_path):
-    output = tmp_path / "out"
-    folder = write_corpus(tmp_path / "in", files=2)
-    (folder / "1.txt").write_bytes(b"\xff\n")
-    fail(folder, output, "--num-out-files=2")
-    error, code = fail(folder, output, "--num-out-files=2", "--seed=1")
-    assert "seed is 42 there, 1 here" in error and code == 2
-    # The file is fixed with as many bytes: the build goes on.
-    (folder / "1.txt").write_bytes(b"a\n")
-    succeed(folder, output, "--num-out-files=2")
-    assert "job.json" not in content(output)
-
-
-def limit_file_size():
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-
-
-@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.thorough)])
-def test_no_room_left(tmp_path, processes):
-    folder = write_corpus(tmp_path / "in", files=3, lines=3000)
-    flag = f"--num-processes={processes}"
-    result = start(folder, tmp_path / "out", flag, before=limit_file_size).wait()
-    check_refused(result, 73, "cannot write")
-    assert not list((tmp_path / "out" / ".job").glob(".*.partial"))
-    assert not (tmp_path / "out" / "manifest.json").exists()
-    succeed(folder, tmp_path / "out", *SHARDS, flag)
-    succeed(folder, tmp_path / "whole", *SHARDS, flag)
-    assert content(tmp_path / "out") == content(tmp_path / "whole")
 
 
 # Apache Beam.

@@ -12,21 +12,13 @@ import pytest
 import report
 import scales
 from comparisons import COMPARISONS
-from report import RANDOM, Comparison, Row, Variant
+from report import RANDOM, Row, Variant
 
 from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.errors import EXIT_CONFIG
 from tests.helpers import forked_runs
 from tests.helpers.process_tree import children_of, is_alive
-from tests.helpers.runs import (
-    ROOT,
-    check_ok,
-    pretrain,
-    run_script,
-    tiny,
-    write_tiny_data,
-)
-from tests.helpers.tiny_finetuning import TINY, write_data
+from tests.helpers.runs import ROOT, check_ok, run_script, tiny, write_tiny_data
 
 pytestmark = pytest.mark.thorough
 DROPOUT = {"intermediate_size": 16, "hidden_dropout_prob": 0.25}
@@ -169,51 +161,7 @@ def check_results(output, keys):
         assert "hidden_dropout_prob" not in shape
 
 
-# Fine-tuning: the GLUE summary, a model against random weights.
-
-SHAPE = ("embedding_size", "model_hparam_overrides", "init_checkpoint")
-UNTRAINED = TINY | {"num_train_epochs": 1.0}
-PRETRAINED = {k: v for k, v in UNTRAINED.items() if k not in SHAPE}
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    """Task data, and the pre-trained model "m"."""
-    folder = write_tiny_data(tmp_path_factory.mktemp("data"))
-    write_data(folder)
-    drawn = TINY["model_hparam_overrides"] | {"initializer_range": 0.125}
-    check_ok(pretrain(folder, "m", tiny(overrides=drawn, num_train_steps=3)))
-    return folder
-
-
-def tune(command, data, model, hparams, *flags):
-    names = (f"--data-dir={data}", f"--model-name={model}")
-    hparams = f"--hparams={json.dumps(hparams)}"
-    return run_script("experiments/finetuned.py", command, *names, hparams, *flags)
-
-
-def scores(path, task, metric):
-    trials = json.loads(path.read_text())["trials"]
-    return [trial["scores"][task][metric] for trial in trials]
-
-
-def test_against_random_takes_weights_of_the_models_shape(data):
-    flags = ("--tasks=sts", "--trials=2", "--workers=2")
-    check_ok(tune("against_random", data, "m", PRETRAINED, *flags))
-    model = data / "models" / "m"
-    sides = model / "results", model / "random_weights" / "sts_results"
-    means = [
-        statistics.fmean(scores(side / "sts_results.json", "sts", "pearson"))
-        for side in sides
-    ]
-    table = (model / "results" / "against_random.md").read_text()
-    assert f"| {means[0] - means[1]:+.2f} |" in table
-    # Drawn as the model's own weights were.
-    path = model / "random_weights" / "sts_1" / "config.json"
-    settings = json.loads(path.read_text())
-    assert settings["init_checkpoint"] is None and settings["embedding_size"] == 16
-    overrides = settings["model_hparam_overrides"]
-    assert overrides["initializer_range"] == 0.125 and overrides["hidden_size"] == 32
+# Tables of fine-tuned models.
 
 
 def test_undefined_scores_are_left_out_of_means():
@@ -275,21 +223,6 @@ def test_table():
     # Standard errors: 1.414 / sqrt(2); of the means 30.5 and 32.5, too.
     scores = "2 | 61.00 ± 1.00 | 2.00 ± 1.00 | 31.50 ± 1.00"
     assert lines[2] == f"| ELECTRA | 2e+12 | 1,000 | {scores} | 85.0 |"
-
-
-def test_measures_that_are_not_fit_are_not_reported(tmp_path):
-    comparison = Comparison("c", "Title", "Table 5", [])
-    rows = [ELECTRA, BERT, NOTHING]
-    rows = [r._replace(scores=r.scores | {"bad": [10.0, 90.0]}) for r in rows]
-    metrics = {"m": "f1", "bad": "accuracy"}
-    text = report.write(tmp_path / "c", comparison, rows, metrics, "head")
-    assert (tmp_path / "c.md").read_text() == text + "\n"
-    assert "| seeds | m | paper |" in text
-    assert "bad (accuracy): spread over seeds 56.57" in text
-    assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
-    none = report.write(tmp_path / "c", comparison, rows, {"bad": "accuracy"}, "head")
-    assert not (tmp_path / "c.png").exists()
-    assert "| ELECTRA | 2e+12 | 1,000 | 2 | 85.0 |" in none
 
 
 def test_words_carry_the_mark_that_follows_them():

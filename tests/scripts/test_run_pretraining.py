@@ -19,7 +19,6 @@ from electra_tf.train.distribution import CPU_DEVICES_VARIABLE
 from tests.helpers import forked_runs, without_tensorflow
 from tests.helpers.forked_runs import eagerly, metrics_of
 from tests.helpers.runs import (
-    OF_OBJECTIVE,
     TINY,
     check_ok,
     check_refused,
@@ -165,25 +164,6 @@ def test_a_dry_run_writes_nothing(data, tmp_path):
     new = pretrain(data, "dry", TINY | {"vocab_file": str(vocab)}, "--dry-run")
     check_ok(new, "Dry run: nothing", "FLOPs", f"Note: {vocab}: token 59, ")
     assert not (data / "models" / "dry").exists()
-
-
-def test_two_stages_are_trained_and_evaluated(data):
-    """What objectives compute: tests/pretrain; that they resume: tests/faults."""
-    hparams = TINY | {"objective": "two_stage"} | OF_OBJECTIVE["two_stage"]
-    hparams |= {"num_train_steps": 4, "num_eval_steps": 1, "eval_every_steps": 2}
-    pretrain_eagerly(data, "two_stage", hparams)
-    run = data / "models" / "two_stage"
-    rows = metrics_of(run)
-    assert [row["step"] for row in rows] == [1, 2, 3, 4]
-    assert ["disc_loss" in row for row in rows] == [False] * 2 + [True] * 2
-    # The stages of a run cannot be moved.
-    with pytest.raises(UserError, match="stage_one_steps"):
-        start_here(data, "two_stage", hparams | {"num_train_steps": 20})
-    # Another run's steps are not those of the stages here.
-    hparams |= {"init_checkpoint": str(run), "num_train_steps": 1000}
-    pretrain_eagerly(data, "evaluated", hparams | EVALUATE)
-    results = data / "models" / "evaluated" / "results" / "unsup_results.json"
-    assert "disc_auc" in json.loads(results.read_text())["metrics"]
 
 
 @pytest.mark.thorough

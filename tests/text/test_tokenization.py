@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from electra_tf.errors import UserError
-from electra_tf.text import tf_tokenization, tokenization, unicode_classes, vocabulary
+from electra_tf.text import tf_tokenization, tokenization, vocabulary
 from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 from tests.helpers.runs import GOLDEN, by_default
@@ -69,42 +69,6 @@ def random_texts(count, seed=0):
         if rng.random() < 0.02:  # around the limit of 200 characters
             texts[-1] += rng.choice("aéЖ𐐷") * rng.randint(195, 205)
     return texts
-
-
-@pytest.mark.thorough
-@pytest.mark.skipif(
-    unicodedata.unidata_version != unicode_classes.UNICODE_VERSION,
-    reason="this Python has another version of Unicode",
-)
-def test_frozen_classes_are_those_of_unicodedata():
-    chars = [chr(c) for c in range(0x110000)]
-
-    def ranges(belongs):
-        return unicode_classes.merge(
-            *(((ord(c), ord(c)),) for c in chars if belongs(c))
-        )
-
-    category = {c: unicodedata.category(c) for c in chars}
-    assert ranges(lambda c: category[c][0] == "C") == unicode_classes.OTHER
-    assert ranges(lambda c: category[c] == "Mn") == unicode_classes.NONSPACING_MARKS
-    assert unicode_classes.PUNCTUATION == ranges(
-        lambda c: (
-            (
-                category[c][0] == "P"
-                or c.isascii()
-                and c.isprintable()
-                and not c.isalnum()
-            )
-            and c != " "
-        )
-    )
-    assert unicode_classes.WHITE_SPACE == ranges(
-        lambda c: category[c] == "Zs" or c in "\t\n\r\u2028\u2029"
-    )
-    cased = {c for c in chars if category[c][0] != "C" and f"{c}Σ".lower()[-1] == "ς"}
-    passed = {c for c in chars if category[c][0] != "C" and f"a{c}Σ".lower()[-1] == "ς"}
-    assert ranges(cased.__contains__) == unicode_classes.CASED
-    assert ranges((passed - cased).__contains__) == unicode_classes.CASE_IGNORABLE
 
 
 class TestFastPaths:

@@ -168,20 +168,6 @@ class TestSettings:
         for sha256 in (vocab.sha256, other.sha256):
             assert sha256[:16] in str(e.value)
 
-    @pytest.mark.parametrize(
-        "text, lower, strip",
-        [
-            ('{"do_lower_case": false}', False, False),
-            ('{"strip_accents": false}', True, False),
-            ('{"do_lower_case": true, "strip_accents": true}', True, True),
-        ],
-    )
-    def test_written_by_hand(self, vocab, text, lower, strip):
-        with open(vocab.path + ".json", "w", encoding="utf-8") as f:
-            f.write(text)
-        read = vocabulary.read_settings(vocab)
-        assert read.equivalent(TokenizerConfig(lower, strip))
-
 
 CONFIGS = (TokenizerConfig(), TokenizerConfig(True, False), TokenizerConfig(False))
 BERT = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}

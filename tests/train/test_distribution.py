@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Strategies, batch sizes that do not divide, replicas that agree with one device."""
 
-import dataclasses
 import json
 import os
 import subprocess
@@ -78,18 +77,6 @@ def test_devices_are_set_up(monkeypatch):
     assert set_up(monkeypatch, ["first", "second"]) == ("gpu", grows, [])
     assert set_up(monkeypatch, [], jit_compile=True) == ("cpu", [], [])
     assert set_up(monkeypatch, [], jit_compile=False) == ("cpu", [], [1])
-
-
-@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
-def test_where_xla_compiles(monkeypatch, precision):
-    default = config(jit_compile=None, precision=precision, num_train_steps=10_000)
-    assert distribution.uses_jit(default) == (precision == "float32")
-    assert distribution.uses_jit(config(jit_compile=True, precision=precision))
-    # A TPU compiles by itself.
-    assert distribution.uses_jit(dataclasses.replace(default, use_tpu=True)) is False
-    set_up(monkeypatch, ["first"])
-    assert distribution.uses_jit(default)
-    assert not distribution.uses_jit(config(jit_compile=False, precision=precision))
 
 
 def weights_of(prefix):

@@ -117,48 +117,6 @@ def test_waiting_for_an_exchange_ends():
     assert "peer_timeout" in done.stderr
 
 
-def launched(shell, folder, tools=(), **environment):
-    """What a launcher prints; Python prints its TF_CONFIG."""
-    tools = {
-        "scontrol": "printf 'node1\nnode2\n'",
-        "srun": 'SLURM_PROCID=1 exec "$@"',
-        "python3": 'echo "$TF_CONFIG"',
-    } | dict(tools)
-    for name, body in tools.items():
-        (folder / name).write_text(f"#!/bin/bash\n{body}\n")
-        (folder / name).chmod(0o755)
-    paths = f"{folder}:{os.environ['PATH']}"
-    return subprocess.run(
-        ["bash", "-c", shell],
-        env={**os.environ, **environment, "PATH": paths},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-
-
-LAUNCHERS = ROOT / "examples" / "cluster"
-SLURM = {"SLURM_JOB_NODELIST": "node[1-2]", "SLURM_JOB_ID": "7"}
-
-
-@pytest.mark.parametrize(
-    ("codes", "is_requeued"),
-    [((0, 0), False), ((42, 42), True), ((137, 69), True), ((143, 69), True)]
-    + [((2, 142), False), ((2, 69), False), ((65, 69), False)],
-)
-def test_the_slurm_job_is_requeued_only_where_that_helps(codes, is_requeued, tmp_path):
-    tools = {
-        "scontrol": "[[ $1 == requeue ]] && echo again; true",
-        "srun": 'SLURM_PROCID=0 "$@"; a=$?; SLURM_PROCID=1 "$@"; b=$?\n'
-        "exit $((a > b ? a : b))",  # as srun does
-        "python3": f"codes=({codes[0]} {codes[1]}); exit ${{codes[$SLURM_PROCID]}}",
-    }
-    (tmp_path / "failed.7").touch()  # of an earlier run of the job
-    script = (LAUNCHERS / "slurm.sh").read_text()
-    assert ("again" in launched(script, tmp_path, tools, **SLURM)) == is_requeued
-
-
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
