@@ -27,7 +27,7 @@ from electra_tf.paths import local_of, shown
 from electra_tf.storage import checkpoints
 from electra_tf.storage.checkpoints import as_text
 from electra_tf.storage.files import PARTIAL, atomic_write
-from electra_tf.storage.manifest import read_json
+from electra_tf.storage.manifest import read_json, read_json_if_there
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 from electra_tf.train.reporting import finite
 
@@ -273,7 +273,7 @@ def hparams_in(folder: Path) -> dict[str, Any]:
     Raises `UserError`: 65 for a file that cannot be read, 2 naming an unknown hparam.
     """
     path = folder / CONFIG
-    content = read_json(path) if path.is_file() else {}
+    content = read_json_if_there(path)
     if content.get("task_names"):
         FinetuningConfig.checked(content, str(path))
         return content

@@ -36,7 +36,7 @@ from electra_tf.interop.networks import Network
 from electra_tf.interop.task_heads import HEADS
 from electra_tf.pretrain.stored import read
 from electra_tf.storage import checkpoints
-from electra_tf.storage.manifest import MANIFEST, read_json, split_name
+from electra_tf.storage.manifest import MANIFEST, read_json_if_there, split_name
 from electra_tf.storage.mirror import bring_model
 from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import Vocabulary
@@ -57,8 +57,7 @@ def read_huggingface(folder: Path) -> FinetunedModel | None:
     """
     if not huggingface.is_directory_of(folder):
         return None
-    path = folder / huggingface.CONFIG
-    config = read_json(path) if path.is_file() else {}
+    config = read_json_if_there(folder / huggingface.CONFIG)
     architecture = (config.get("architectures") or [""])[0]
     known = tuple(row.architecture.removeprefix("Electra") for row in HEADS.values())
     return _predictor(folder, config) if architecture.endswith(known) else None
@@ -76,8 +75,7 @@ def _predictor(folder: Path, config: Mapping[str, Any]) -> FinetunedModel | None
     kind = _kind_of(folder, network, config)
     heads = huggingface.family_of(network.shape).HEADS
     theirs, of_type = heads[kind], registry.TYPES[kind]
-    manifest = folder / MANIFEST
-    manifest = read_json(manifest) if manifest.is_file() else {}
+    manifest = read_json_if_there(folder / MANIFEST)
     labels: tuple[str, ...] = ()
     if theirs.has_classes:
         # A tagger's id2label has other letters.

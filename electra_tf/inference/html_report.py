@@ -17,7 +17,7 @@ from electra_tf.inference import detection
 from electra_tf.inference.detection import Html, fill
 from electra_tf.pretrain.metrics import ALL_METRICS, plotted
 from electra_tf.storage.files import line_writer
-from electra_tf.storage.manifest import read_json
+from electra_tf.storage.manifest import read_json_if_there
 from electra_tf.train.curves import plot_curves
 from electra_tf.train.reporting import SAMPLES, data_of, read_metrics, results_of
 
@@ -34,7 +34,7 @@ def config_of(model_dir: Path) -> dict[str, Any]:
     Raises `UserError`: 2 for other directories, 65 for a damaged file.
     """
     path = model_dir / "config.json"
-    content = read_json(path) if path.is_file() else {}
+    content = read_json_if_there(path)
     if not content or "task_names" in content:
         raise UserError(
             f"{model_dir} is not the directory of a pre-training run, which report "

@@ -31,7 +31,7 @@ from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import Log, silent
 from electra_tf.errors import UserError
 from electra_tf.storage import manifest
-from electra_tf.storage.checkpoints import SLOTS, StoredTensors
+from electra_tf.storage.checkpoints import SLOTS, StoredTensors, as_text
 from electra_tf.text import vocabulary
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 
@@ -176,7 +176,7 @@ class CheckpointInfo:
           vocab: of the config; None: of hparams, which are compared alone.
         """
         found = self.compare(config, purpose)
-        reasons, remedies = [text_of(found)] if found else [], []
+        reasons, remedies = [as_text(found, None)] if found else [], []
         fitting = hparams_of_fields((name, there) for name, there, _ in found)
         if purpose == FINETUNE and any(name in SHAPE for name, _, _ in found):
             fitting |= size_hparams(self.shape)
@@ -490,11 +490,6 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[Differ
         for name in sorted(one.keys() & other.keys() & OF_IDENTITY)
         if size(name, one) != size(name, other)
     ]
-
-
-def text_of(found: Iterable[Difference]) -> str:
-    """Differences for a message."""
-    return "; ".join(f"{k} is {old!r} there, {new!r} here" for k, old, new in found)
 
 
 # Inferred from the names and shapes of weights.

@@ -42,7 +42,12 @@ from electra_tf.interop.checkpoint import CheckpointInfo, StoredModel
 from electra_tf.interop.networks import Network
 from electra_tf.interop.task_heads import ONE, SEGMENTS
 from electra_tf.storage.checkpoints import StoredTensors, of_arrays
-from electra_tf.storage.manifest import format_of, read_json, verify_folder
+from electra_tf.storage.manifest import (
+    format_of,
+    read_json,
+    read_json_if_there,
+    verify_folder,
+)
 from electra_tf.text import vocabulary
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary, write_tokens
 
@@ -57,7 +62,7 @@ def is_directory_of(folder: Path) -> bool:
     """Whether a folder looks like one of transformers."""
     if form := format_of(folder):
         return form == FORMAT
-    return bool(files_in(folder)) or "model_type" in _json_of(folder / CONFIG)
+    return bool(files_in(folder)) or "model_type" in read_json_if_there(folder / CONFIG)
 
 
 # config.json, for reading and for writing.
@@ -508,7 +513,7 @@ def read_tokenizer(folder: Path) -> tuple[TokenizerConfig | None, str | None]:
     for files that contradict each other, 65 for damaged ones.
     """
     place, fixed = folder / TOKENIZER_CONFIG, folder / TOKENIZER
-    settings = _json_of(place)
+    settings = read_json_if_there(place)
     kind = settings.get("tokenizer_class") or _BERTS[0]
     if kind not in (*_BERTS, *_UNCHANGED):
         remedy = f"If it splits words as BERT does, write {_BERTS[0]!r} there."
@@ -543,7 +548,7 @@ def max_length(folder: Path, shape: ModelConfig) -> int | None:
 
     Other programs write the number of positions, or a very large one.
     """
-    length = _json_of(folder / TOKENIZER_CONFIG).get("model_max_length")
+    length = read_json_if_there(folder / TOKENIZER_CONFIG).get("model_max_length")
     is_known = isinstance(length, int) and length < shape.max_length
     return length if is_known and length >= SHORTEST else None
 
@@ -553,8 +558,8 @@ def _check_added(folder: Path, settings: Mapping[str, Any]) -> None:
 
     `config_of_json` checks those of a tokenizer.json.
     """
-    special = _json_of(folder / SPECIAL_TOKENS)
-    vocabulary.check_added_tokens(_json_of(folder / ADDED), folder / ADDED)
+    special = read_json_if_there(folder / SPECIAL_TOKENS)
+    vocabulary.check_added_tokens(read_json_if_there(folder / ADDED), folder / ADDED)
     for file, content in ((TOKENIZER_CONFIG, settings), (SPECIAL_TOKENS, special)):
         for name in _ADDED_KEYS:
             added = content.get(name) or ()
@@ -564,10 +569,6 @@ def _check_added(folder: Path, settings: Mapping[str, Any]) -> None:
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
-def _json_of(path: Path) -> dict[str, Any]:
-    return read_json(path) if path.is_file() else {}
 
 
 # The model card.

@@ -29,7 +29,13 @@ from electra_tf.interop.cards import UNSTATED, Publication
 from electra_tf.interop.checkpoint import CheckpointInfo, StoredModel
 from electra_tf.interop.networks import Network
 from electra_tf.storage.checkpoints import StoredTensors, of_arrays
-from electra_tf.storage.manifest import MANIFEST, format_of, read_json, verify_folder
+from electra_tf.storage.manifest import (
+    MANIFEST,
+    format_of,
+    read_json,
+    read_json_if_there,
+    verify_folder,
+)
 from electra_tf.text.vocabulary import TokenizerConfig
 
 FORMAT = "keras_hub"
@@ -57,8 +63,7 @@ def is_directory_of(folder: Path) -> bool:
     """Whether a folder looks like a preset."""
     if form := format_of(folder):
         return form == FORMAT
-    config = folder / CONFIG
-    return config.is_file() and "class_name" in read_json(config)
+    return "class_name" in read_json_if_there(folder / CONFIG)
 
 
 def _names(shape: ModelConfig) -> dict[str, str]:
@@ -260,7 +265,7 @@ def _shape_in(folder: Path) -> tuple[ModelConfig, int]:
             f"{CLASS}.\nOnly ELECTRA models can be read."
         )
     config = content.get("config")
-    ours = read_json(folder / MANIFEST) if format_of(folder) else {}
+    ours = read_json_if_there(folder / MANIFEST)
     try:
         if _SHAPE in ours:
             return ModelConfig(**ours[_SHAPE]), int(config["embedding_dim"])

@@ -76,7 +76,7 @@ def info(prefix: str) -> CheckpointInfo:
     """A checkpoint, by the files beside it."""
     folder = Path(prefix).parent
     path, vocab_file = folder / HPARAMS, str(folder / VOCABULARY)
-    hparams = manifest.read_json(path) if path.is_file() else {}
+    hparams = manifest.read_json_if_there(path)
     hparams = PretrainingConfig.checked(hparams, str(path))
     has_vocabulary = os.path.isfile(vocab_file)
     return CheckpointInfo(

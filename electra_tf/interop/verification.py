@@ -285,5 +285,5 @@ def write_manifest(
 
 def trained_length_in(folder: Path) -> int | None:
     """`StoredModel.trained_length` by the manifest of a folder that we have written."""
-    path = folder / manifest.MANIFEST
-    return manifest.read_json(path).get(_TRAINED_LENGTH) if path.is_file() else None
+    found = manifest.read_json_if_there(folder / manifest.MANIFEST)
+    return found.get(_TRAINED_LENGTH)

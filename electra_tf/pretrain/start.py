@@ -39,7 +39,7 @@ from electra_tf.interop.checkpoint import CheckpointInfo
 from electra_tf.interop.networks import ENCODER
 from electra_tf.pretrain import shards
 from electra_tf.pretrain.stored import read
-from electra_tf.storage.checkpoints import Checkpoints
+from electra_tf.storage.checkpoints import Checkpoints, as_text
 from electra_tf.storage.manifest import CheckpointManifest
 from electra_tf.text.vocabulary import Vocabulary, recorded_settings, resolve_settings
 
@@ -326,7 +326,7 @@ def load_generator(
     shapes = network.shape, config.generator_config()
     if found := checkpoint.differences(*map(dataclasses.asdict, shapes)):
         raise UserError(
-            f"{path}: {checkpoint.text_of(found)}, of the generator.\nSet "
+            f"{path}: {as_text(found)}, of the generator.\nSet "
             "generator_hidden_size, generator_layers and model_hparam_overrides to fit."
         )
     needed = {k: v for k, v in variables.items() if k.startswith("generator")}

@@ -359,10 +359,10 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def as_text(found: list[tuple[str, Any, Any]]) -> str:
-    """The first of `differences`, for a message."""
+def as_text(found: list[tuple[str, Any, Any]], most: int | None = 3) -> str:
+    """The first of `differences`, for a message; most None: all."""
     return "; ".join(
-        f"{key} is {old!r} there, {new!r} here" for key, old, new in found[:3]
+        f"{key} is {old!r} there, {new!r} here" for key, old, new in found[:most]
     )
 
 

@@ -107,6 +107,11 @@ def read_json(path: Path, advice: str = "") -> dict[str, Any]:
     return content
 
 
+def read_json_if_there(path: Path) -> dict[str, Any]:
+    """As `read_json`; {} if the file does not exist."""
+    return read_json(path) if path.is_file() else {}
+
+
 def saved_model_in(folder: Path) -> Path | None:
     """The SavedModel in a folder, or the newest of its numbered versions."""
     versions = [p for p in folder.glob("*") if p.name.isdecimal()]
@@ -116,8 +121,7 @@ def saved_model_in(folder: Path) -> Path | None:
 
 def format_of(folder: Path) -> str | None:
     """The format that a folder's manifest names, if it has one."""
-    path = folder / MANIFEST
-    return read_json(path).get("format") if path.is_file() else None
+    return read_json_if_there(folder / MANIFEST).get("format")
 
 
 def verify_folder(

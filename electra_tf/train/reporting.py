@@ -24,7 +24,7 @@ from electra_tf.console import Console, Progress
 from electra_tf.errors import JSON_ERRORS, UserError
 from electra_tf.paths import json_beside
 from electra_tf.storage.files import atomic_write, cannot_write, open_own
-from electra_tf.storage.manifest import read_json
+from electra_tf.storage.manifest import read_json_if_there
 
 # Evaluations and samples during training, in the folder of metrics.jsonl.
 EVALUATIONS = "evaluations.jsonl"
@@ -354,8 +354,7 @@ def results_of(model_dir: Path) -> dict[str, Any]:
 
     Raises `UserError` (65) for a file that is not JSON.
     """
-    path = model_dir / "results" / "unsup_results.json"
-    return read_json(path) if path.is_file() else {}
+    return read_json_if_there(model_dir / "results" / "unsup_results.json")
 
 
 def data_of(results: dict[str, Any]) -> str:

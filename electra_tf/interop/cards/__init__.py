@@ -20,7 +20,7 @@ from electra_tf.config.pretraining import data_folder, started_phases
 from electra_tf.data.record_index import folders_of, read_manifest
 from electra_tf.interop.checkpoint import StoredModel
 from electra_tf.paths import joined
-from electra_tf.storage.manifest import read_json
+from electra_tf.storage.manifest import read_json_if_there
 from electra_tf.train.reporting import data_of, results_of
 
 CARD = "README.md"
@@ -97,8 +97,7 @@ def _of_run(stored: StoredModel) -> dict[str, str]:
     """What the files of its run record of its origin, data, training and evaluation."""
     place = Path(stored.origin)
     run = place if place.is_dir() else place.parent
-    path = run / "config.json"
-    hparams = read_json(path) if path.is_file() else {}
+    hparams = read_json_if_there(run / "config.json")
     values = {n: json.dumps(hparams[n]) for n in _HPARAMS if hparams.get(n)}
     known = dict.fromkeys(("data", "evaluation"), _UNKNOWN) | {
         "origin": "Exported with electra_tf.",
