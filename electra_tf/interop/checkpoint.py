@@ -45,7 +45,8 @@ HEADS = (
 BY_TOKEN = ("/word_embeddings", "_predictions/output_bias", "/token_counts")
 BY_TOKEN += ("/word_embeddings_residual",)
 STEP, _TASKS = "global_step", "task_specific/"
-_LEFT = ("contrast_head/",)  # heads of earlier versions that nothing reads
+# Heads of earlier versions that nothing reads, unless a row of today has them.
+_LEFT = {"contrast_head/"} - {*HEADS}
 RESUME, EVALUATE, EXPORT = "resume", "evaluate", "export"
 WARM_START, FINETUNE = "warm start", "fine-tune"
 # Fields that do not count: how a model was trained, which does not matter to its

@@ -164,10 +164,7 @@ def write_tf1(
     Raises `UserError` when the directory is in use or cannot be written, 65 when what
     was written differs.
     """
-    if what not in ("all", ""):
-        raise UserError(
-            f"--what {what}: --format tf1 holds the whole model; leave --what out."
-        )
+    del what  # It holds the whole model.
     check_block(stored.config.model_config(), FORMAT, [electra.BLOCK])
     with atomic_folder(output_dir) as folder:
         prefix = folder / manifest.name_of(stored.step)
