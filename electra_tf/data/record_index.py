@@ -64,7 +64,8 @@ class RecordIndex:
         self.files = ByteRanges(paths)
         self.paths, sizes = self.files.paths, self.files.stats
         cache = index_path(self.paths, skip_damaged)
-        table = _load(remote.fetch_once(cache), sizes)
+        there = file_beside(*os.path.split(cache))
+        table = _load(there, sizes) if there else None
         if table is None or not self.files.is_remote:
             self.files.copy()
         if table is None:
@@ -163,8 +164,8 @@ def _scan_all(
     return np.concatenate([header, body])
 
 
-def _load(cache: str, sizes: list[tuple[int, int]]) -> np.ndarray | None:
-    """Maps a stored table; None if it is missing, damaged or of other shards."""
+def _load(cache: Path, sizes: list[tuple[int, int]]) -> np.ndarray | None:
+    """Maps a stored table; None if it is damaged or of other shards."""
     try:
         table = np.memmap(cache, np.int64, mode="r")
     except (OSError, ValueError):

@@ -14,7 +14,6 @@ import functools
 import hashlib
 import json
 import os
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -24,7 +23,6 @@ from electra_tf.errors import UserError
 from electra_tf.jobs import folder as job_folder
 from electra_tf.jobs import job
 from electra_tf.jobs.job import Job, Runner
-from electra_tf.storage import remote
 from electra_tf.text import corpus, unicode_classes, units
 from electra_tf.text.tokenization import basic_tokenize, raw_words
 from electra_tf.text.units import Corpus, Reading, Unit, read_unit
@@ -81,12 +79,7 @@ def count(
     settings = {"corpus": text.facts(), "counted": [config, reading]}
     digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()
     path = f"{output}.{digest:.8}.counts"
-    with contextlib.ExitStack() as stack:
-        if remote.is_remote(output):
-            path = stack.enter_context(tempfile.TemporaryDirectory())
-        folder = stack.enter_context(
-            job_folder.opened(path, {"sha256": digest}, flag="--output-file")
-        )
+    with job_folder.opened(path, {"sha256": digest}, flag="--output-file") as folder:
         folder.begin()
         parts = units.portions(text.units)
         sizes = [sum(unit.weight for unit in part) for part in parts]

@@ -16,7 +16,7 @@ from electra_tf.export.signatures import PROBES, Check, Servable, encoded
 from electra_tf.finetune.results import CONFIG, hparams_in
 from electra_tf.inference.finetuned import FinetunedModel, read_trial
 from electra_tf.paths import escape
-from electra_tf.storage.mirror import bring_files, bring_model
+from electra_tf.storage.mirror import bring_files
 from electra_tf.text.tf_tokenization import TokensInText
 from electra_tf.text.tokenization import Tokenizer
 
@@ -89,7 +89,6 @@ def trial_dir_of(request: ExportRequest) -> Path:
         )
     if request.init_checkpoint:
         return Path(request.init_checkpoint)
-    bring_model(request.model_dir)
     parent = Path(request.model_dir) / "finetuning_models"
     tasks = {
         path.parent: hparams_in(path.parent).get("task_names", [])

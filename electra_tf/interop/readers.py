@@ -28,8 +28,7 @@ from electra_tf.paths import local_of
 from electra_tf.storage import manifest
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.mirror import bring_model
-from electra_tf.storage.remote import fetch_once
-from electra_tf.text.vocabulary import read_settings, recorded_settings
+from electra_tf.text.vocabulary import Vocabulary, read_settings, recorded_settings
 
 WRITERS = {
     huggingface.FORMAT: huggingface.write_huggingface,
@@ -185,7 +184,7 @@ def _config_of(run: Path, beside: str | None) -> tuple[dict[str, Any], str | Non
             "model_hparam_overrides": config.model_config().overrides(),
         }
     vocab_file = local_of(vocab_file) if vocab_file else beside
-    if vocab_file is None and Path(fetch_once(usual)).is_file():
+    if vocab_file is None and Vocabulary.load_if_there(usual):
         vocab_file = usual
     hparams.pop("vocab_file", None)
     return hparams | {"model_name": run.name}, vocab_file

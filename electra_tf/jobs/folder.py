@@ -51,10 +51,10 @@ class JobFolder:
             self.write(STATE, self.state)
 
     def write(self, name: str, content: dict[str, Any]) -> None:
-        """Writes a JSON file, complete or not at all."""
+        """Writes a JSON file, complete or not at all; in a bucket it is the last."""
         path = os.path.join(self.path, name)
         atomic_write(path, json.dumps(content, indent=1) + "\n")
-        self._mirror.put([name])
+        self._mirror.put(last=name)
 
     def records(self, name: str, count: int) -> Iterator[dict[str, Any] | None]:
         """Yields the records of the tasks of a job; None: not finished."""
@@ -70,12 +70,7 @@ class JobFolder:
                     os.unlink(name)
 
     def finish(self, manifest: dict[str, Any]) -> None:
-        """Writes the manifest, and removes what only the unfinished job needed.
-
-        All other files are in the bucket before the manifest is.
-        """
-        names = names_below(self.path)
-        self._mirror.put([name for name in names if not is_of_lock(name)])
+        """Writes the manifest, and removes what only the unfinished job needed."""
         self.write(MANIFEST, manifest)
         self._remove([])
 

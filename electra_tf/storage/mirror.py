@@ -17,7 +17,7 @@ import functools
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_LOCKED, UserError
@@ -177,9 +177,9 @@ class Mirror:
         if self._lock:
             self._lock.check()
 
-    def put(self, names: Sequence[str]) -> None:
-        """Uploads some files now, one after the other; the rest comes in the end."""
-        remote.put(self._directory, names)
+    def put(self, last: str) -> None:
+        """Uploads all files that have changed, `last` at the end."""
+        remote.put_folder(self._directory, last)
 
     def discard(self, names: Iterable[str]) -> None:
         """Removes files, in a bucket as well, one after the other."""

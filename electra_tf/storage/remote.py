@@ -366,7 +366,7 @@ def put_folder(path: str | os.PathLike, last: str = "") -> None:
     Raises `UserError` (73).
     """
     if is_remote(path):
-        names = names_below(path)
+        names = [n for n in names_below(path) if not n.startswith(_LOCAL_ONLY)]
         names.sort(key=lambda name: (os.path.basename(name) == last, name))
         put(path, names)
 
