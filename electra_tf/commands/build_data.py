@@ -27,7 +27,6 @@ from electra_tf.commands import shared_flags
 from electra_tf.commands.shared_flags import define_path
 from electra_tf.data import dataset_building
 from electra_tf.data.record_making import PACKINGS, BuildSettings
-from electra_tf.storage.remote import fetch
 from electra_tf.text import units
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
@@ -73,7 +72,7 @@ def from_openwebtext() -> Callable[[list[str]], None]:
         )
 
         def read() -> tuple[units.Corpus, units.Reading]:
-            corpus = units.archive_corpus(fetch(source))
+            corpus = units.archive_corpus(source)
             return corpus, units.Reading(FLAGS.encoding_errors)
 
         # Every page is a file; blank lines in it separate paragraphs.

@@ -7,7 +7,6 @@ from absl import flags
 
 from electra_tf import cli
 from electra_tf.errors import EXIT_CONFIG, EXIT_FLAGS, UserError
-from electra_tf.storage.remote import fetch
 from electra_tf.text import corpus, units
 
 FLAGS = flags.FLAGS
@@ -121,7 +120,7 @@ def read_corpus() -> tuple[units.Corpus, units.Reading]:
     reading = units.Reading(FLAGS.encoding_errors, key, data_dir)
     if FLAGS.tfds:
         return units.tfds_corpus(FLAGS.tfds, data_dir), reading
-    return units.file_corpus(fetch(FLAGS.corpus_dir), key), reading
+    return units.file_corpus(FLAGS.corpus_dir, key), reading
 
 
 def define_encoding_errors() -> None:

@@ -270,9 +270,7 @@ def _train(run: Run, trial: int, mirror: Mirror):
         "advice": f'set "model_dir" to a new place, or remove {folder}',
         "log": console.log,
     }
-    checkpoints = Checkpoints(
-        place, before_save=mirror.check, after_save=mirror.upload, **facts
-    )
+    checkpoints = Checkpoints(place, mirror=mirror, **facts)
     if saved := checkpoints.newest_intact():
         _check_is_same(checkpoints, saved)
     task, state = build(run, trial, steps)

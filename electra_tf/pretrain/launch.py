@@ -52,7 +52,6 @@ def main(
 
     def before_save() -> None:
         """Updates the config.json beside the checkpoints."""
-        folder.check()
         path = Path(config.model_dir) / "config.json"
         start = {"init_checkpoint": checkpoints.settings["init_checkpoint"]}
         config.replaced(**start).save(str(path))
@@ -64,7 +63,7 @@ def main(
         settings=_stored_settings(config, tokenizer, words),
         read_only=config.do_eval or dry_run or not chief,
         before_save=before_save,
-        after_save=folder.upload,
+        mirror=folder,
         log=console.log,
     )
     nothing = contextlib.nullcontext()

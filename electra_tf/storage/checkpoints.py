@@ -31,7 +31,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -40,6 +40,7 @@ from electra_tf.paths import readable_by_tensorflow
 from electra_tf.storage.files import PARTIAL, atomic_write, cannot_write, sync_directory
 from electra_tf.storage.manifest import (
     CHECKPOINT_MANIFEST,
+    CORRUPT,
     POINTER,
     CheckpointManifest,
     DamagedCheckpointError,
@@ -51,7 +52,8 @@ from electra_tf.storage.manifest import (
     write_checkpoint_manifest,
 )
 
-CORRUPT = ".corrupt"
+if TYPE_CHECKING:
+    from electra_tf.storage.mirror import Mirror
 
 _SUFFIX = re.compile(r"\.(index|json|data-\d{5}-of-\d{5})")
 
@@ -70,7 +72,7 @@ class Checkpoints:
       read_only: neither clears nor renames anything (evaluation beside a running
         training).
       before_save: called before each save; its errors prevent the save.
-      after_save: called after each save, when all files are in place.
+      mirror: of the run, which is checked before each save and uploads what is saved.
       log: called with one line of text.
     """
 
@@ -82,7 +84,7 @@ class Checkpoints:
     advice: str = "choose another --model-name"
     read_only: bool = False
     before_save: Callable[[], None] = lambda: None
-    after_save: Callable[[], None] = lambda: None
+    mirror: Mirror | None = None
     log: Callable[[str], None] = print
     last_saved_step: int | None = dataclasses.field(default=None, init=False)
 
@@ -235,6 +237,8 @@ class Checkpoints:
         """
         if step == self.last_saved_step:
             return
+        if self.mirror:
+            self.mirror.check()
         self.before_save()
         partial = self._partial(step)
         try:
@@ -257,7 +261,8 @@ class Checkpoints:
         # For `tf.train.latest_checkpoint`; it is never read here.
         text = pointer_to([name_of(s) for s in self.steps()])
         atomic_write(self.directory / POINTER, text)
-        self.after_save()
+        if self.mirror:
+            self.mirror.upload()
 
     def _remove_old(self) -> None:
         if not self.keep:

@@ -24,6 +24,7 @@ from electra_tf.storage.files import sync_directory
 MANIFEST = "manifest.json"
 CHECKPOINT_MANIFEST = ".json"  # the ending of model.ckpt-N.json
 POINTER = "checkpoint"  # TensorFlow's text file that names the newest checkpoint
+CORRUPT = ".corrupt"  # ends the names of the files of damaged checkpoints
 _CHECKPOINT_FORMAT = 1
 _SAVED_MODEL = "saved_model.pb"
 _DOCUMENTS = (".md",)  # Not read by programs; people edit them.

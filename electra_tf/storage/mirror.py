@@ -22,11 +22,11 @@ from pathlib import Path
 
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_LOCKED, UserError
 from electra_tf.storage import remote
-from electra_tf.storage.checkpoints import CORRUPT
 from electra_tf.storage.files import PARTIAL, names_below
 from electra_tf.storage.lock import Lock, is_of_lock
 from electra_tf.storage.manifest import (
     CHECKPOINT_MANIFEST,
+    CORRUPT,
     POINTER,
     DamagedCheckpointError,
     complete_steps,

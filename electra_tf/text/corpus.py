@@ -25,6 +25,7 @@ from typing import Any, BinaryIO
 from electra_tf import startup
 from electra_tf.console import printable
 from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.storage.remote import fetch
 
 ENCODING_ERRORS = ("strict", "replace")
 
@@ -77,7 +78,7 @@ def list_files(corpus_dir: str | os.PathLike) -> list[str]:
     Links are followed. `corpus_dir` may be a single file or a glob. Raises UserError
     for no files, unreadable files, and a directory that would be read twice.
     """
-    corpus_dir = os.fspath(corpus_dir)
+    corpus_dir = fetch(corpus_dir)
     if os.path.isfile(corpus_dir):
         return [corpus_dir]
     if not os.path.isdir(corpus_dir):

@@ -45,9 +45,7 @@ def files_of(*steps):
 def train(run, *steps, keep=2):
     """Saves steps; returns the step it started from."""
     with Mirror(run, keep=keep, log=lambda _: None) as folder:
-        checkpoints = Checkpoints(
-            run, keep=keep, after_save=folder.upload, log=lambda _: None
-        )
+        checkpoints = Checkpoints(run, keep=keep, mirror=folder, log=lambda _: None)
         found = checkpoints.newest_intact()
         for step in steps:
             checkpoints.save(step, {"w": np.full(3, step, np.float32)})
