@@ -39,8 +39,6 @@ def check(request: ExportRequest) -> None:
     publish, form, handle = request.publish, request.format, request.handle
     if (publish or handle) and not _HANDLE.fullmatch(handle or ""):
         raise UserError(f"--handle is {handle!r}; it is owner/model.")
-    if not publish and (request.private or request.dry_run):
-        raise UserError("--private and --dry-run go with --publish.")
     is_kaggle = publish == "kaggle"
     if publish and form not in _TAKES[publish] or is_kaggle and request.private:
         raise UserError(
@@ -107,8 +105,8 @@ def publish(request: ExportRequest) -> None:
     for target, content, files in _uploads(request):
         if request.dry_run:
             size = sum((content / name).stat().st_size for name in files)
-            print(f"Would upload to {target}: {len(files)} files, {size:,} bytes")
-            print("".join(f"  {name}\n" for name in files), end="")
+            what = f"Would upload to {target}: {len(files)} files, {size:,} bytes"
+            print(what, *files, sep="\n  ")
             continue
         try:
             print(f"Uploaded: {upload(request, target, content, files)}")
