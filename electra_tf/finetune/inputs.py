@@ -439,14 +439,10 @@ def whole_rows(
 ) -> Iterator[tuple[str, Row, Columns]]:
     """Rows that have all columns of one of the choices, and which these are.
 
-    They are the same for all rows (the second text may be missing), but for Python's
-    objects.
-
     Args:
       bad: called for the others: (where, what is wrong).
       num_texts: how many of the columns, the first, hold texts.
     """
-    chosen: Columns | None = None
     for where, row in records(source, choices):
         there = [name for name, value in row.items() if name and value is not None]
         columns = next((c for c in choices if {*there}.issuperset(c)), None)
@@ -459,13 +455,9 @@ def whole_rows(
             what = f"value in column {missing!r} (null)"
             what = what if missing in row else f"column {missing!r}"
             bad(where, f"no {what}, only {', '.join(map(str, there)) or 'nothing'}")
-        elif chosen and columns[: len(chosen)] != chosen[: len(columns)]:
-            here, before = (", ".join(map(str, names)) for names in (columns, chosen))
-            bad(where, f"the text is in {here}, but in {before} on the lines before")
         elif lists:
             bad(where, f"column {lists[0]!r} is {shown(row[lists[0]])}, not a text")
         else:
-            chosen = None if source.form == _ROWS else columns
             yield where, row, columns
 
 

@@ -15,13 +15,14 @@ Shapes: B examples, C choices of the longest list, L length.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from electra_tf.errors import UserError
 from electra_tf.finetune import inputs, task
 from electra_tf.finetune.classification import ClassificationScorer, ScoresHead, packed
-from electra_tf.finetune.inputs import Input, refuse, shown
+from electra_tf.finetune.inputs import Columns, Input, Row, refuse, shown
 from electra_tf.finetune.task import (
     COLUMN,
     DELIMITER,
@@ -52,27 +53,23 @@ def _columns(settings: Mapping[str, Any]) -> tuple[Any, Any]:
     return settings["text"], choices[0] if isinstance(choices, list) else choices
 
 
-def _fields(row: Mapping[Any, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a row; ValueError where something is missing."""
-    if None in row:  # cells that no column has
-        raise ValueError(row[None])
-    if settings["text"] not in row:  # an input in Python
-        settings = {**settings, "text": "text", "choices": "choices"}
-    text, columns = row.get(settings["text"]), settings["choices"]
-    if isinstance(columns, list):
-        choices = [row.get(column) for column in columns]
+def _fields(row: Row, columns: Columns, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a row; ValueError where choices are missing.
+
+    Args:
+      columns: of the text and of the first choice, or of all.
+    """
+    choices, listed = row[columns[1]], settings["choices"]
+    if isinstance(listed, list) and columns[1] == listed[0]:
+        choices = [row.get(column) for column in listed]
         while choices and choices[-1] in (None, ""):
             choices.pop()  # of rows with fewer
-    else:
-        choices = row.get(columns)
-    if not isinstance(text, str | int | float):
-        raise ValueError(f"no text in column {settings['text']!r}")
     if not isinstance(choices, list) or len(choices) < 2:
         raise ValueError(f"the choices are {shown(choices)}, not a list of two or more")
     if wrong := [x for x in choices if not isinstance(x, str | int | float) or x == ""]:
         raise ValueError(f"a choice is {shown(wrong[0])}, not a text")
-    fields = inputs.identity_of(row, tuple(settings["identity"]))
-    return fields | {"text": str(text), "choices": [*map(str, choices)]}
+    fields = inputs.text_fields(row, columns[:1], tuple(settings["identity"]))
+    return fields | {"choices": [*map(str, choices)]}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,10 +84,10 @@ class ChoiceHead(ScoresHead):
     def read_inputs(source, settings):
         """A text and its choices."""
         source = source._replace(delimiter=settings.get("delimiter"))
-        columns = _columns(settings), ("text", "choices")
-        for where, row in inputs.records(source, columns):
+        choices = _columns(settings), ("text", "choices")
+        for where, row, columns in inputs.whole_rows(source, choices, refuse, 1):
             try:
-                yield Input(where, _fields(row, settings))
+                yield Input(where, _fields(row, columns, settings))
             except ValueError as error:
                 refuse(where, str(error))
 
@@ -183,13 +180,15 @@ class MultipleChoiceTask(Task):
         rows: list[tuple[str, dict[str, Any], str]] = []
         settings = self.settings()
         label = self.description["label"]
-        columns = (*_columns(settings), *[label] * (split != "test"))
-        for where, row in inputs.records(self.source(split), [columns]):
+        wanted = (*_columns(settings), *[label] * (split != "test"))
+        bad = functools.partial(self.bad, split)
+        source = self.source(split)
+        for where, row, columns in inputs.whole_rows(source, [wanted], bad, 1):
             try:
-                right = "0" if split == "test" else str(row.get(label)).strip()
-                rows.append((where, _fields(row, settings), right))
+                right = "0" if split == "test" else str(row[label]).strip()
+                rows.append((where, _fields(row, columns, settings), right))
             except ValueError as error:
-                self.bad(split, where, str(error))
+                bad(where, str(error))
         numbers = [_numbers(right, fields["choices"]) for _, fields, right in rows]
         columns = zip(*numbers, strict=True)
         counts = [sum(x is not None for x in column) for column in columns]

@@ -81,8 +81,8 @@ def scheme_of(sentences: Iterable[Sequence[str]]) -> str:
     if others and not letters:
         raise UserError(
             f"no tag like B-PER, but {', '.join(sorted(others)[:5])}.\nRewrite the "
-            'tags of spans so (IOB2: B-PER, I-PER, O); "scheme": "plain" has a tag for '
-            "each word"
+            "tags of spans so (IOB2: B-PER, I-PER, O), or list the names of numbers in "
+            '"tag_names"; "scheme": "plain" has a tag for each word'
         )
     if letters <= {*"BI"}:
         # In IOB1, B- only parts spans of one class that touch.

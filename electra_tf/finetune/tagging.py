@@ -368,12 +368,6 @@ class TaggingTask(Task):
             return tag_schemes.stored_scheme(stored)
         split = "train" if self.path("train").is_file() else "dev"
         written = [one.tags for one in self.sentences(split) if one.tags]
-        names = {tag for tags in written for tag in tags} - {"O"}
-        if names and all(name.lstrip("-").isdecimal() for name in names):
-            raise UserError(
-                f"{self.path(split)}: tags are the numbers {', '.join(sorted(names))}."
-                '\nList their names in "tag_names", or set "scheme": "plain".'
-            )
         try:
             scheme = tag_schemes.scheme_of(written)
         except UserError as error:

@@ -66,7 +66,7 @@ def test_labels_are_numbers_or_texts(tmp_path, lines, labels):
         ({"a": "the", "c": ["dog"], "b": 0}, "not a list of two or more"),
         ({"a": "the", "c": "dog|cat", "b": 0}, "not a list of two or more"),
         ({"a": "the", "c": ["dog", None], "b": 0}, "a choice is None"),
-        ({"a": None, "c": ["dog", "cat"], "b": 0}, "no text in column 'a'"),
+        ({"a": None, "c": ["dog", "cat"], "b": 0}, "no value in column 'a'"),
     ],
 )
 def test_other_rows_are_refused(tmp_path, row, expected):
