@@ -370,7 +370,6 @@ class TextTask(Task):
         self._has_classes = True
         if self.description:
             self.num_texts = 2 if self.description.get("text_b") else 1
-            self.identity = (self.description.get("id", "id"),)
             metrics = self.description.get("metric", "accuracy")
             self.metrics = [metrics] if isinstance(metrics, str) else metrics
             self._has_classes = self.description["type"] != "regression"
@@ -408,9 +407,9 @@ class TextTask(Task):
 
     def settings(self) -> dict[str, Any]:
         """Also where a table has the texts and ids, and the scale of numbers."""
-        own = {"identity": self.identity, "columns": self.columns}
+        own = {"columns": self.columns, "num_texts": self.num_texts}
         scale = {} if self.labels else {"lowest": self.lowest, "highest": self.highest}
-        return super().settings() | own | {"num_texts": self.num_texts} | scale
+        return super().settings() | own | scale
 
     def feature_settings(self) -> dict[str, Any]:
         """Numbers are learnt as shares of their scale."""
@@ -521,8 +520,8 @@ class TextTask(Task):
 
     def fields_of(self, example) -> dict[str, Any]:
         """The id and the texts."""
-        found = {"id": example.id, "text": example.text_a, "text_b": example.text_b}
-        return {name: value for name, value in found.items() if value is not None}
+        found = super().fields_of(example) | {"text": example.text_a}
+        return found if example.text_b is None else found | {"text_b": example.text_b}
 
     # Reading the files of a description.
 

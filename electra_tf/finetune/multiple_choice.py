@@ -169,11 +169,11 @@ class MultipleChoiceTask(Task):
         return ChoiceHead()
 
     def settings(self) -> dict[str, Any]:
-        """Also where a table has the texts and ids."""
+        """Also where a table has the texts."""
         given = self.description.get
         places = {"text": given("text_a", "text")}
         places["choices"] = given("choices", "choices")
-        return super().settings() | places | {"identity": (given("id", "id"),)}
+        return super().settings() | places
 
     def examples(self, split: str) -> list[ChoiceExample]:
         """All rows whose label is one of the choices."""
@@ -236,8 +236,8 @@ class MultipleChoiceTask(Task):
 
     def fields_of(self, example) -> dict[str, Any]:
         """The id, the text and its choices."""
-        given = {} if example.id is None else {"id": example.id}
-        return given | {"text": example.text, "choices": example.choices}
+        found = super().fields_of(example)
+        return found | {"text": example.text, "choices": example.choices}
 
 
 def _numbers(label: str, choices: list[str]) -> tuple[int | None, int | None]:

@@ -22,7 +22,7 @@ import numpy as np
 from electra_tf.errors import UserError
 from electra_tf.finetune import conll, inputs, tag_schemes, task
 from electra_tf.finetune.conll import Sentence
-from electra_tf.finetune.inputs import Columns, Source, shown
+from electra_tf.finetune.inputs import Source, shown
 from electra_tf.finetune.tag_schemes import PLAIN, Span, tags_of
 from electra_tf.finetune.task import (
     COLUMN,
@@ -300,14 +300,10 @@ class TaggingTask(Task):
 
     Attributes:
       is_plain: labels are the tags as they are, one per word.
-      word_column: where a file has the words, if the task names it.
-      identity: where it has the user's own id.
       is_original: as the original: stop early in long sentences with tags (all words
         are counted, not the remaining ones); score no word that is cut off.
     """
 
-    word_column: str | int | None = None
-    identity: Columns = ("id",)
     is_original = False
 
     def __init__(self, name, config, tokenizer):
@@ -317,9 +313,6 @@ class TaggingTask(Task):
         scheme = self.description.get("scheme")
         self._given = tag_schemes.scheme_named(scheme) if scheme else None
         self.is_plain = self._given == PLAIN
-        if self.description:
-            self.word_column = self.description.get("words")
-            self.identity = (self.description.get("id", "id"),)
 
     @functools.cached_property
     def labels(self) -> list[str]:
@@ -462,9 +455,8 @@ class TaggingTask(Task):
         return self.layout("train").width if has_columns else None
 
     def settings(self) -> dict[str, Any]:
-        """Also where a table has the words and ids."""
-        places = {"identity": self.identity, "words": self.word_column}
-        return super().settings() | places
+        """Also where a table has the words."""
+        return super().settings() | {"words": self.description.get("words")}
 
     def input_example(self, number: int, fields: dict[str, Any]) -> TaggingExample:
         """Without tags; running text is cut into words and punctuation."""
@@ -547,10 +539,6 @@ class TaggingTask(Task):
         shares = [*best, *[None] * (count - there)]
         tagged = {"tags": self._written(tags, count), "probabilities": shares}
         return {"words": example.words} | tagged
-
-    def fields_of(self, example: TaggingExample) -> dict[str, Any]:
-        """The id."""
-        return {} if example.id is None else {"id": example.id}
 
     def right_answer(self, split: str, example: TaggingExample) -> list[str] | None:
         """The tags in the scheme of the data."""

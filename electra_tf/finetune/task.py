@@ -22,7 +22,7 @@ import numpy as np
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
-from electra_tf.finetune.inputs import Input, Source
+from electra_tf.finetune.inputs import Columns, Input, Source
 from electra_tf.storage.checkpoints import as_text, differences
 from electra_tf.storage.files import atomic_write
 from electra_tf.storage.manifest import sha256
@@ -260,12 +260,14 @@ class Task(ABC):
         when the source of its module does.
       main_metric: the metric that one training is better than another by; None: the
         first of its scorer.
+      identity: possible names of the column with the user's own id.
       stored: what `write_tasks` wrote of a model that is not trained further; its
         labels and scale take precedence.
       read: split -> its `examples`.
       known_hash: split -> its `data_hash`.
     """
 
+    identity: Columns = ("id",)
     labels: Sequence[str] = ()  # () where the answer is not a class
     num_texts = 1
     lowest, highest = 0.0, 1.0  # of a regression's numbers
@@ -280,6 +282,8 @@ class Task(ABC):
         self.name = name
         self.config = config
         self.description = config.tasks.get(name, {})
+        if self.description:
+            self.identity = (self.description.get("id", "id"),)
         self.tokenizer = tokenizer
         # What was left out of a split by "on_bad_example": "skip", line by line.
         self.skipped: dict[str, dict[str, None]] = {}
@@ -388,6 +392,7 @@ class Task(ABC):
         It stands beside checkpoints and in the manifests of exports.
         """
         found = {"type": self.head.kind, "labels": [*self.labels]}
+        found["identity"] = self.identity
         found["hparams"] = {"max_seq_length": self.config.max_seq_length}
         if delimiter := self.description.get("delimiter"):
             found["delimiter"] = delimiter
@@ -413,9 +418,9 @@ class Task(ABC):
         return self.head.prediction(self.fields_of(example), answer)
 
     def fields_of(self, example: Any) -> dict[str, Any]:
-        """What the predictions on a data set repeat of an example."""
-        del example
-        return {}
+        """What the predictions on a data set repeat of an example: its id, if any."""
+        name = getattr(example, "id", None)
+        return {} if name is None else {"id": name}
 
     def right_answer(self, split: str, example: Any) -> Any:
         """What predictions on a data set are beside; None without any."""
