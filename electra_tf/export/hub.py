@@ -42,9 +42,8 @@ def check(request: ExportRequest) -> None:
     is_kaggle = publish == "kaggle"
     if publish and form not in _TAKES[publish] or is_kaggle and request.private:
         raise UserError(
-            f"--publish {publish} does not take --format {form}, or --private: Kaggle "
-            "takes --format hub\n(a new model is private there), Hugging Face hub and "
-            "huggingface."
+            f"--publish {publish} does not take --format {form} or --private: Kaggle "
+            "takes hub\n(a new model is private there), Hugging Face hub, huggingface."
         )
     if is_kaggle and importlib.util.find_spec("kagglehub") is None:
         raise UserError("publishing needs kagglehub: pip install kagglehub")

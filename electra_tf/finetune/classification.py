@@ -374,12 +374,7 @@ class TextTask(Task):
             self.metrics = [metrics] if isinstance(metrics, str) else metrics
             self._has_classes = self.description["type"] != "regression"
             given, (low, high) = self.description.get, self.limits
-            low, high = given("lowest", low), given("highest", high)
-            self.limits = low, high
-            if low >= high:
-                raise UserError(
-                    f"task {name!r}: lowest is {low}; it must be below highest, {high}."
-                )
+            self.limits = given("lowest", low), given("highest", high)
 
     @functools.cached_property
     def labels(self) -> tuple[str, ...]:

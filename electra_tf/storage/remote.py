@@ -134,16 +134,15 @@ def version_of(facts: dict[str, Any]) -> str:
 
 def names_in(folder: str | os.PathLike) -> list[str]:
     """The names in a folder, here or in a bucket; none if it does not exist."""
-    if is_remote(folder):
-        return sorted({name.partition("/")[0] for name in listing(folder)})
-    return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    return sorted({name.partition("/")[0] for name in sizes_in(folder)})
 
 
 def sizes_in(folder: str | os.PathLike) -> dict[str, int]:
     """Name -> bytes of what is in a folder; in a bucket of all objects below it."""
     if is_remote(folder):
         return {name: facts["size"] for name, facts in listing(folder).items()}
-    places = {name: os.path.join(folder, name) for name in names_in(folder)}
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    places = {name: os.path.join(folder, name) for name in names}
     # A link may be broken.
     return {n: os.path.exists(p) and os.path.getsize(p) for n, p in places.items()}
 
