@@ -4,8 +4,6 @@
 import copy
 import json
 import os
-import subprocess
-import sys
 
 import h5py
 import keras
@@ -20,7 +18,7 @@ from electra_tf.pretrain.metrics import (
     evaluation_metrics,
 )
 from electra_tf.pretrain.pretraining import RunningMetric
-from tests.helpers.runs import ROOT
+from tests.helpers.runs import check_ok, python
 from tests.helpers.tiny_pretraining import tiny_batch, tiny_model
 
 TINY = {
@@ -101,14 +99,7 @@ def test_a_saved_model_is_loaded_and_trained_in_another_process(fitted, tmp_path
     np.savez(tmp_path / "batch.npz", **{k: v.numpy() for k, v in batch.items()})
     model.save(tmp_path / "model.keras")
     names = ("model.keras", "batch.npz", "found.npy")
-    command = [sys.executable, "-c", LOAD]
-    done = subprocess.run(
-        [*command, *(str(tmp_path / name) for name in names)],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )
-    assert done.returncode == 0, done.stderr
+    done = check_ok(python("-c", LOAD, *(tmp_path / name for name in names)))
     assert int(done.stdout) == int(model.optimizer.iterations) == 4
     expected = model.predict(batch, verbose=0)
     np.testing.assert_array_equal(np.load(tmp_path / "found.npy"), expected)
@@ -261,14 +252,8 @@ assert model.electra.compute_dtype == "bfloat16"
 @pytest.mark.thorough
 def test_mirrored_strategy_with_mixed_precision_and_tensorboard(fitted, tmp_path):
     _, _, vocab, records, _ = fitted
-    done = subprocess.run(
-        [sys.executable, "-c", MIRRORED, records, vocab.path, str(tmp_path / "logs")]
-        + [json.dumps(TINY)],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )
-    assert done.returncode == 0, done.stderr
+    args = MIRRORED, records, vocab.path, tmp_path / "logs", json.dumps(TINY)
+    check_ok(python("-c", *args))
     assert list((tmp_path / "logs").rglob("events*"))
 
 

@@ -3,7 +3,6 @@
 
 import json
 import os
-import subprocess
 import sys
 import types
 
@@ -11,7 +10,7 @@ import pytest
 
 from electra_tf import startup
 from electra_tf.errors import UserError
-from tests.helpers import building, forked_runs, tiny_finetuning
+from tests.helpers import building, forked_runs, runs, tiny_finetuning
 from tests.helpers.runs import ROOT, check_ok, tiny, write_tiny_data
 
 # Fails if importing the package has started, installed or changed anything.
@@ -29,19 +28,11 @@ import tensorflow
 
 
 def python(code, **env):
-    env = {"KERAS_BACKEND": "", **env}
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": str(ROOT), **env},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return runs.python("-c", code, **{"KERAS_BACKEND": "", **env})
 
 
 def test_importing_the_package_does_nothing_else():
-    done = python(NOTHING_ELSE)
-    assert done.returncode == 0, done.stderr
+    check_ok(python(NOTHING_ELSE))
 
 
 MODEL = str(ROOT / "examples" / "novels_model")

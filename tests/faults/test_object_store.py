@@ -15,7 +15,7 @@ from tests.helpers.building import VOCAB, content, succeed, write_corpus
 from tests.helpers.forked_runs import Run, digest
 from tests.helpers.forked_runs import pretrain as pretrain_here
 from tests.helpers.object_store import object_store
-from tests.helpers.runs import tiny, write_tiny_data
+from tests.helpers.runs import check_ok, tiny, write_tiny_data
 from tests.helpers.tiny_finetuning import TINY as TINY_TASK
 from tests.helpers.tiny_finetuning import write_data
 
@@ -68,8 +68,7 @@ def directory_of(store, tmp_path, model):
 
 @pytest.mark.thorough
 def test_a_run_killed_in_an_upload_is_resumed(store, data, pretrain, tmp_path):
-    straight = pretrain_here(data, "straight", HPARAMS).wait()
-    assert straight.returncode == 0, straight.stderr
+    check_ok(pretrain_here(data, "straight", HPARAMS).wait())
     expected = digest(data / "models" / "straight", STEP)
 
     store.gate.stops_at = "model.ckpt-10.data"
@@ -87,8 +86,7 @@ def test_a_run_killed_in_an_upload_is_resumed(store, data, pretrain, tmp_path):
     assert "model.ckpt-5.json" in names
     assert "model.ckpt-10.json" not in names
     # On the same machine the writer is known to be dead.
-    last = pretrain("killed").wait()
-    assert last.returncode == 0, last.stderr
+    last = check_ok(pretrain("killed").wait())
     assert "Continuing from s3://bucket/data/models/killed/model.ckpt-5." in last.stdout
     copies = (tmp_path / "cache" / "files").rglob("pretrain_data.tfrecord*")
     assert len(list(copies)) == 2
@@ -101,8 +99,7 @@ def test_a_run_killed_in_an_upload_is_resumed(store, data, pretrain, tmp_path):
     assert str(tmp_path) not in (found / "config.json").read_text() + last.stdout
 
     # On another machine.
-    evaluated = pretrain("killed", cache="third", do_train=False, do_eval=True).wait()
-    assert evaluated.returncode == 0, evaluated.stderr
+    check_ok(pretrain("killed", cache="third", do_train=False, do_eval=True).wait())
     assert "results/unsup_results.json" in store.names("bucket/data/models/killed")
 
 
@@ -142,8 +139,7 @@ def test_a_killed_build_continues_on_another_machine(store, tmp_path):
     store.gate.stops_at = None
     assert "manifest.json" not in store.names("bucket/built")
     store.gate.requests.clear()
-    ended = build("another", locks_expire_at_once).wait()
-    assert ended.returncode == 0, ended.stderr
+    check_ok(build("another", locks_expire_at_once).wait())
     # Uploaded shards are neither made nor uploaded again.
     assert f"PUT /bucket/built/{shard.format(2)}" in store.gate.requests
     assert f"PUT /bucket/built/{shard.format(0)}" not in store.gate.requests

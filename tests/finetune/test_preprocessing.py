@@ -62,24 +62,6 @@ def test_a_full_disk_leaves_nothing_and_the_next_run_works(tmp_path, monkeypatch
     assert len(dev_features(tasks)) == 1
 
 
-def test_features_that_cannot_be_read_again_are_those_in_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(preprocessing, "_open", lambda folder: None)
-    assert len(dev_features(own_tasks(tmp_path, FILES))) == 1
-
-
-def test_features_of_a_faster_job_are_used(tmp_path, monkeypatch):
-    tasks, write = own_tasks(tmp_path, FILES), preprocessing.write_manifest
-
-    def slow(*args):
-        write(*args)
-        with monkeypatch.context() as patch:
-            patch.setattr(preprocessing, "write_manifest", write)
-            dev_features(own_tasks(tmp_path, FILES))
-
-    monkeypatch.setattr(preprocessing, "write_manifest", slow)
-    assert len(dev_features(tasks)) == 1
-
-
 def dev_features(tasks):
     return preprocessing.features(tasks[0].config, tasks, "dev", False)
 

@@ -142,6 +142,18 @@ def run_script(
     )
 
 
+def python(*args, **env: str) -> subprocess.CompletedProcess:
+    """Runs a new Python with `args`; returns how it ended and what it printed."""
+    return subprocess.run(
+        [sys.executable, *map(str, args)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **env},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
 def pretrain(data: Path, model: str, hparams: dict, *flags: str, **kwargs):
     """Runs run_pretraining.py as a user would."""
     return run_script(

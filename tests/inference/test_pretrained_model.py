@@ -10,7 +10,6 @@ import pytest
 
 import electra_tf
 from electra_tf.config.pretraining import PretrainingConfig
-from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.inference import detection
 from electra_tf.inference.model import TokenPrediction
 from electra_tf.inference.pretrained_model import PretrainedModel
@@ -121,19 +120,6 @@ def test_corrupt_replaces_whole_words_of_a_list(tmp_path):
     words.write_text("\n".join(pairs))
     found = halves_replaced(model, texts)
     assert (found == 2).sum() == 80 and not (found == 1).any()  # 4 of 28 tokens each
-
-
-def test_directories_without_a_whole_checkpoint(copy):
-    # Not taken for checkpoints of the original, which have no manifest.
-    for manifest in copy.glob("model.ckpt-*.json"):
-        manifest.unlink()
-    with pytest.raises(UserError, match="holds no intact checkpoint") as caught:
-        electra_tf.load(copy)
-    assert caught.value.exit_code == EXIT_DAMAGED
-    for path in (*copy.glob("model.ckpt-*"), copy / "checkpoint"):
-        path.unlink()
-    with pytest.raises(UserError, match="has no checkpoint yet"):
-        electra_tf.load(copy)
 
 
 # Marks.

@@ -25,7 +25,7 @@ from electra_tf.storage.lock import Lock
 from tests.helpers import letters, memory_bucket
 from tests.helpers.building import content
 from tests.helpers.process_tree import is_alive
-from tests.helpers.runs import ROOT
+from tests.helpers.runs import ROOT, refused
 
 
 @pytest.fixture(params=["local", "bucket"])
@@ -115,8 +115,7 @@ def test_parts_that_are_lost_or_damaged_are_made_again(folder, capfd):
             raise UserError("a mistake in the input", 65)
         return letters.write(task, place)
 
-    with pytest.raises(UserError, match="a mistake"):
-        letters.build(folder, work=fail_at_3)
+    refused(lambda: letters.build(folder, work=fail_at_3), "a mistake")
     assert not list(Path(folder, ".job").glob("*.partial"))
     if remote.is_remote(folder):
         remote.remove(folder, ["0.txt"])
@@ -209,8 +208,7 @@ def die(number):
 
 
 def test_killed_worker_is_an_error():
-    with pytest.raises(UserError, match="fewer --num-processes"):
-        list(job._results(2, die, [1], ()))
+    refused(lambda: list(job._results(2, die, [1], ())), "fewer --num-processes")
 
 
 def test_results_are_not_accumulated():

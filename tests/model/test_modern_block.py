@@ -47,59 +47,6 @@ def text(lengths=(37, 20, 1), length=37):
     return (ids * mask).astype(np.int32), mask.astype(np.int32)
 
 
-def test_encoder_equals_that_of_transformers():
-    """Real positions; from plain arrays, by the table of names in the module."""
-    torch = pytest.importorskip("torch")
-    modernbert = pytest.importorskip("transformers.models.modernbert")
-    config = modernbert.ModernBertConfig(
-        vocab_size=60,
-        hidden_size=24,
-        intermediate_size=20,
-        num_hidden_layers=5,
-        num_attention_heads=2,
-        local_attention=8,
-        global_attn_every_n_layers=3,
-        global_rope_theta=1000.0,
-        local_rope_theta=50.0,
-        attn_implementation="eager",
-        **dict.fromkeys(("pad_token_id", "cls_token_id", "bos_token_id"), 0),
-        **dict.fromkeys(("sep_token_id", "eos_token_id"), 3),
-    )
-    peer = modernbert.ModernBertModel(config).eval()
-    ours = encoder()
-    weights = {v.path.removeprefix("electra/"): np.array(v) for v in ours.weights}
-
-    def kernels(*names):
-        return np.concatenate([weights[f"{name}/kernel"].T for name in names])
-
-    expected = {
-        "embeddings.tok_embeddings.weight": weights["embeddings/word_embeddings"],
-        "embeddings.norm.weight": weights["embeddings_LayerNorm/gamma"],
-        "final_norm.weight": weights["final_LayerNorm/gamma"],
-    }
-    for i in range(5):
-        own, there = f"encoder/layer_{i}", f"layers.{i}"
-        heads = (f"{own}/attention/self/{name}" for name in ("query", "key", "value"))
-        wide = f"{own}/intermediate/dense", f"{own}/intermediate/gate"
-        norms = {"mlp_norm": "intermediate"} | ({"attn_norm": "attention"} if i else {})
-        for norm, name in norms.items():
-            gamma = weights[f"{own}/{name}/LayerNorm/gamma"]
-            expected[f"{there}.{norm}.weight"] = gamma
-        expected[f"{there}.attn.Wqkv.weight"] = kernels(*heads)
-        expected[f"{there}.attn.Wo.weight"] = kernels(f"{own}/attention/output/dense")
-        expected[f"{there}.mlp.Wi.weight"] = kernels(*wide)
-        expected[f"{there}.mlp.Wo.weight"] = kernels(f"{own}/output/dense")
-    peer.load_state_dict({k: torch.tensor(v) for k, v in expected.items()})
-    ids, mask = text()
-    with torch.no_grad():
-        found = peer(torch.tensor(ids).long(), torch.tensor(mask), return_dict=True)
-    real = mask > 0
-    states = ours(ids, mask).sequence_output.numpy()
-    np.testing.assert_allclose(
-        states[real], found.last_hidden_state.numpy()[real], atol=2e-5
-    )
-
-
 def qkv(length, dtype="float32"):
     rng = np.random.default_rng(length)
     parts = rng.normal(size=(3, 2, 3, length, 4))

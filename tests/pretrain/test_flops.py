@@ -38,14 +38,6 @@ def test_recipes_cost_what_the_paper_says(name, model):
     assert flops == pytest.approx(flops_lib.MODEL_FLOPS[model], rel=1e-12)
 
 
-def test_a_matrix_product_counts_two_operations_per_multiply_add():
-    """With widths of 1 the block is small enough to be counted by hand."""
-    model = flops_lib.TransformerHparams(1, 1, s=1, v=1, i=1, heads=1)
-    attention = 3 * (2 + 1) + 2 + 5 + 4 + 1 + 2 + 2 + 1 + 4 + 1 + 5
-    feed_forward = 2 + 1 + 8 + 2 + 1 + 4 + 1 + 5
-    assert model.get_block_flops() == attention + feed_forward
-
-
 def test_a_modern_block_counts_the_keys_in_its_window():
     """Width 4, 2 between, 2 heads; 20 tokens; layers 0 and 2 of 3 attend to all."""
     kind = BLOCKS["modern"]

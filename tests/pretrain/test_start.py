@@ -5,18 +5,15 @@ import numpy as np
 import pytest
 
 from electra_tf.config.pretraining import PretrainingConfig
-from electra_tf.config.run import read_config
 from electra_tf.errors import UserError
 from electra_tf.interop import huggingface, readers, tf1
 from electra_tf.interop.checkpoint import WARM_START
 from electra_tf.pretrain import start
 from electra_tf.pretrain.pretraining import build_pretrainer
-from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.text.vocabulary import Vocabulary, write_tokens
 from tests.config.test_phases import LONG, SHORT, make
-from tests.config.test_phases import refused as refused_together
 from tests.helpers.interop_models import VOCAB, config_of, golden, prefix_of, quiet
-from tests.helpers.runs import by_default
+from tests.helpers.runs import by_default, refused
 
 WORDS = "electra/embeddings/word_embeddings"
 POSITIONS = "electra/embeddings/position_embeddings"
@@ -178,31 +175,6 @@ def test_fewer_layers_than_the_source_are_refused(scope, overrides, changes):
     assert len(message.splitlines()) <= 3
 
 
-def test_run_of_an_earlier_version_continues(pretrained, monkeypatch):
-    """One that spelled the objective otherwise, and did not have all hparams."""
-    data, lines = pretrained("electra"), []
-    stored = read_config(str(data / "models" / "electra" / "config.json"))
-    config = PretrainingConfig.from_hparams(str(data), "electra", {}, stored)
-    vocab = Vocabulary.load(config.vocab_file)
-    identity = config.identity() | {"vocab_sha256": vocab.sha256}
-    settings = config.settings()
-    checkpoints = Checkpoints(
-        config.model_dir, identity=identity, settings=settings, log=lines.append
-    )
-    saved = checkpoints.newest_intact()
-
-    def earlier(values):
-        later = ("objective", "generator", "generator_dropout")
-        booleans = {"electra_objective": True, "uniform_generator": False}
-        booleans |= {"contrastive_weight": 0.0, "rare_mask_power": 0.0}  # have left
-        return booleans | {k: v for k, v in values.items() if k not in later}
-
-    saved = saved._replace(identity=earlier(identity), settings=earlier(settings))
-    monkeypatch.setattr(Checkpoints, "newest_intact", lambda self: saved)
-    assert start.find(config, vocab, checkpoints, lines.append).saved.step == saved.step
-    assert not [line for line in lines if "Changed" in line]
-
-
 MORE = LONG | {"num_train_steps": 300}
 WHOLE = make(num_train_steps=900, max_seq_length=64, train_batch_size=16)
 
@@ -242,5 +214,5 @@ def test_changes_of_a_begun_run(begun, step, parts, words):
     if words is None:
         start.check_passed(stored, config, step)
     else:
-        words = [f"phase 1 of this run, which is at step {step}", words]
-        refused_together(words, start.check_passed, stored, config, step)
+        words = f"phase 1 of this run, which is at step {step}", words
+        refused(lambda: start.check_passed(stored, config, step), *words)

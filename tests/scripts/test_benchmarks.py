@@ -5,7 +5,6 @@ No test depends on a time.
 """
 
 import json
-import os
 import subprocess
 import sys
 
@@ -18,7 +17,16 @@ from electra_tf.config.run import NO_DATA
 from electra_tf.pretrain import masking, pretraining
 from electra_tf.train import distribution, optimization
 from electra_tf.train import step as training_step
-from tests.helpers.runs import ROOT, TINY, TINY_STEP, pretrain, run_script, tiny
+from tests.helpers.runs import (
+    ROOT,
+    TINY,
+    TINY_STEP,
+    check_ok,
+    pretrain,
+    python,
+    run_script,
+    tiny,
+)
 from tests.helpers.tiny_pretraining import tiny_batch, tiny_config, tiny_model
 
 BENCHMARKS = ROOT / "benchmarks"
@@ -31,8 +39,7 @@ PRETRAINING = (*STEP_FLAGS, "--repeats=1", "--precision=float32", "--jit=off")
 
 
 def printed(script: str, *flags: str) -> str:
-    done = run_script(f"benchmarks/{script}.py", *flags)
-    assert done.returncode == 0, done.stderr
+    done = check_ok(run_script(f"benchmarks/{script}.py", *flags))
     return done.stdout
 
 
@@ -70,16 +77,9 @@ print(json.dumps([loop(1) for _ in range(3)]))
 @pytest.mark.thorough
 def test_the_timed_step_is_that_of_run_pretraining(tmp_path):
     hparams = tiny(vocab_size=300, num_train_steps=3)
-    done = subprocess.run(
-        [sys.executable, "-c", LOSSES, str(tmp_path), json.dumps(hparams)],
-        env=os.environ | {"PYTHONPATH": str(BENCHMARKS)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    trained = pretrain(tmp_path, "same", hparams)
-    assert trained.returncode == 0, trained.stderr
+    args = LOSSES, tmp_path, json.dumps(hparams)
+    done = check_ok(python("-c", *args, PYTHONPATH=str(BENCHMARKS)))
+    check_ok(pretrain(tmp_path, "same", hparams))
     lines = (tmp_path / "models/same/metrics.jsonl").read_text().splitlines()
     losses = [json.loads(line)["loss"] for line in lines]
     found = json.loads(done.stdout.splitlines()[-1])
@@ -193,8 +193,7 @@ def test_the_compilers_accept_the_whole_step(platform, python, chips, tmp_path):
     command = [python, BENCHMARKS / "aot_compile.py", f"--platform={platform}"]
     command += [f"--chips={chips}", f"--hparams={hparams}"]
     command += [f"--compiler-python={COMPILERS}", f"--json={tmp_path / 'found.json'}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    check_ok(subprocess.run(command, capture_output=True, text=True, check=False))
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["kernels"] == ("TPU" if python == COMPILERS else "CPU")
     assert found["aliased"] == found["variables"] > 100

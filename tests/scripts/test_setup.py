@@ -117,14 +117,3 @@ def check_command(wheel, folder):
     assert done.returncode == 0 and "4000000" in done.stdout, done.stderr
     done = run("pretrian")
     assert done.returncode == 1 and "unknown command 'pretrian'" in done.stderr
-
-
-def test_extras_that_are_named_exist(declared):
-    """In the pages, the messages and the scripts: `.[extra]`, as in a checkout."""
-    named = set()
-    for pattern in ("*.py", "*.md", "*.sh", "docs/**/*.md", "electra_tf/**/*.py"):
-        for path in ROOT.glob(pattern):
-            text = path.read_text(encoding="utf-8")
-            named |= set(re.findall(r"(?: |\"|\'|`)\.\[(\w+)\]", text))
-    assert "test" in named
-    assert named <= set(declared["extras_require"])

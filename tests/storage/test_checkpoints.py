@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from electra_tf.errors import UserError
 from electra_tf.storage.checkpoints import Checkpoints, of_checkpoint
-from tests.helpers.runs import ROOT
+from tests.helpers.runs import ROOT, refused
 
 
 def state(value: float) -> dict[str, tf.Variable]:
@@ -107,9 +107,7 @@ def test_a_pointer_without_checkpoints_is_not_a_new_run(tmp_path):
     Run(tmp_path).saved(10)
     for path in tmp_path.glob("model.ckpt-*"):
         path.unlink()
-    with pytest.raises(UserError, match="checkpoint") as e:
-        Run(tmp_path).restored()
-    assert e.value.exit_code == 65
+    refused(Run(tmp_path).restored, "checkpoint", code=65)
 
 
 class Killed(BaseException):
@@ -192,9 +190,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, request):
     run = Run(tmp_path).saved(10)
     before = run.names()
     request.getfixturevalue("small_files")
-    with pytest.raises(UserError, match="cannot write") as e:
-        run.saved(20)
-    assert e.value.exit_code == 73
+    refused(lambda: run.saved(20), "cannot write", code=73)
     assert run.names() == before
     assert Run(tmp_path).restored() == 10
 

@@ -13,7 +13,7 @@ import pytest
 
 from electra_tf.errors import UserError
 from electra_tf.storage.lock import Lock
-from tests.helpers.runs import ROOT
+from tests.helpers.runs import ROOT, refused
 
 HOLD = f"""
 import sys, time
@@ -58,26 +58,19 @@ def test_a_live_holder_refuses_and_a_dead_one_is_replaced(tmp_path):
 
 def test_a_lock_that_cannot_be_written(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="cannot write") as caught:
-        Lock(tmp_path / "file" / "run").__enter__()
-    assert caught.value.exit_code == 73
+    refused(Lock(tmp_path / "file" / "run").__enter__, "cannot write", code=73)
     without_flock(monkeypatch, errno.EIO)
-    with pytest.raises(UserError, match="cannot write") as caught:
-        Lock(tmp_path).__enter__()
-    assert caught.value.exit_code == 73
+    refused(Lock(tmp_path).__enter__, "cannot write", code=73)
 
 
 def test_a_removed_lock_is_noticed(tmp_path):
     with Lock(tmp_path) as first:
         first.check()
         first.path.unlink()
-        with pytest.raises(UserError, match="removed") as caught:
-            first.check()
-        assert caught.value.exit_code == 75
+        refused(first.check, "removed", code=75)
         with Lock(tmp_path) as second:
             second.check()
-            with pytest.raises(UserError, match="removed"):
-                first.check()
+            refused(first.check, "removed")
 
 
 @pytest.mark.parametrize("code", [errno.ENOTSUP, errno.ENOLCK])
@@ -91,9 +84,7 @@ def test_a_file_system_without_flock_is_refused(tmp_path, monkeypatch, code):
 def test_a_link_is_not_followed(tmp_path):
     (tmp_path / "other").write_text("keep")
     (tmp_path / "run.lock").symlink_to("other")
-    with pytest.raises(UserError, match="run.lock: it is a symbolic link") as caught:
-        Lock(tmp_path).__enter__()
-    assert caught.value.exit_code == 73
+    refused(Lock(tmp_path).__enter__, "run.lock: it is a symbolic link", code=73)
     assert (tmp_path / "other").read_text() == "keep"
 
 

@@ -21,6 +21,7 @@ from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.lock import Lock
 from electra_tf.storage.mirror import Mirror, Outputs, bring_model
 from tests.helpers import memory_bucket
+from tests.helpers.runs import refused
 
 
 @pytest.fixture
@@ -150,9 +151,7 @@ def test_a_kill_between_any_two_requests_loses_nothing(
 
 def test_one_writer_and_any_number_of_readers(run):
     with Mirror(run):
-        with pytest.raises(UserError, match="in use by process") as caught:
-            Lock(run).__enter__()
-        assert caught.value.exit_code == 75
+        refused(Lock(run).__enter__, "in use by process", code=75)
         with Mirror(run, writes=False):
             pass
     train(run, 1)  # The lock is free again.
@@ -168,9 +167,7 @@ def held_elsewhere(run, beat=0):
 def test_a_writer_on_another_machine_refuses(run, monkeypatch):
     held_elsewhere(run)
     monkeypatch.setattr(time, "sleep", lambda _: held_elsewhere(run, beat=1))
-    with pytest.raises(UserError, match="in use by process 1 on elsewhere") as caught:
-        Lock(run).__enter__()
-    assert caught.value.exit_code == 75
+    refused(Lock(run).__enter__, "in use by process 1 on elsewhere", code=75)
     assert os.listdir(run) == ["run.lock"]
 
 
@@ -202,9 +199,7 @@ def test_a_store_that_ignores_conditional_writes_is_refused(run, monkeypatch):
     memory = fsspec.filesystem("memory")
     write = memory.pipe_file
     monkeypatch.setattr(memory, "pipe_file", lambda *args, **_: write(*args))
-    with pytest.raises(UserError, match="ignores conditional writes") as caught:
-        train(run, 1)
-    assert caught.value.exit_code == 73
+    refused(lambda: train(run, 1), "ignores conditional writes", code=73)
     assert not memory.find("bucket/run")
 
 
@@ -237,9 +232,7 @@ def test_a_failed_request_is_retried_three_times(run, failures, monkeypatch):
             if failures < 4:
                 folder.upload()
             else:
-                with pytest.raises(UserError, match="the store is silent") as caught:
-                    folder.upload()
-                assert caught.value.exit_code == 73
+                refused(folder.upload, "the store is silent", code=73)
         assert (files_of(1) <= there()) == (failures < 4)
 
 
@@ -252,8 +245,7 @@ def test_a_removed_directory_leaves_nothing(run, tmp_path, in_bucket):
         (folder / "below/file").touch()
         held.upload()
         held.remove()
-        with pytest.raises(UserError, match="in use by process"):
-            Lock(folder).__enter__()
+        refused(Lock(folder).__enter__, "in use by process")
         held.check()
     assert not folder.exists()
     assert not fsspec.filesystem("memory").find("bucket/run")

@@ -2,9 +2,7 @@
 """Strategies, batch sizes that do not divide, replicas that agree with one device."""
 
 import json
-import os
 import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -14,7 +12,7 @@ from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import UserError
 from electra_tf.model import target
 from electra_tf.train import distribution
-from tests.helpers.runs import NO_DROPOUT, ROOT, pretrain, tiny
+from tests.helpers.runs import NO_DROPOUT, check_ok, pretrain, python, tiny
 from tests.helpers.tpu_stand_in import CORES
 
 
@@ -90,12 +88,10 @@ def weights_of(prefix):
 def test_two_replicas_train_like_one(tiny_data):
     """20 steps without dropout give the same weights, whole batch or halves of it."""
     hparams = tiny(overrides=NO_DROPOUT, num_train_steps=20)
-    one = pretrain(tiny_data, "one_replica", hparams)
-    assert one.returncode == 0, one.stderr
+    check_ok(pretrain(tiny_data, "one_replica", hparams))
     split = hparams | {"gradient_accumulation_steps": 2, "jit_compile": True}
     devices = {distribution.CPU_DEVICES_VARIABLE: "2"}
-    two = pretrain(tiny_data, "two_replicas", split, env=devices)
-    assert two.returncode == 0, two.stderr
+    two = check_ok(pretrain(tiny_data, "two_replicas", split, env=devices))
     assert "2 x CPU (MirroredStrategy), precision float32, jit_compile on" in two.stdout
     models = tiny_data / "models"
     first, last = (weights_of(models / f"one_replica/model.ckpt-{n}") for n in (0, 20))
@@ -112,22 +108,13 @@ def test_two_replicas_train_like_one(tiny_data):
 def run(data) -> subprocess.CompletedProcess:
     hparams = tiny(use_tpu=True)
     del hparams["jit_compile"]
-    command = [sys.executable, "-m", "tests.helpers.tpu_stand_in", str(data), "tpu"]
-    return subprocess.run(
-        [*command, json.dumps(hparams)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"},
-        timeout=300,
-        check=False,
-    )
+    command = "-m", "tests.helpers.tpu_stand_in", data, "tpu", json.dumps(hparams)
+    return python(*command, TF_CPP_MIN_LOG_LEVEL="2")
 
 
 @pytest.mark.thorough
 def test_all_but_the_tpus_program_is_executed(tiny_data):
-    done = run(tiny_data)
-    assert done.returncode == 0, done.stderr
+    done = check_ok(run(tiny_data))
     found = json.loads(done.stdout)
     assert found["line"] == (
         f"Devices: {CORES} x TPU (TPUStrategy), precision float32, compiled by XLA"

@@ -10,7 +10,7 @@ import pytest
 
 from electra_tf.train.reporting import EVALUATIONS
 from tests.helpers.forked_runs import digest, metrics_of, pretrain
-from tests.helpers.runs import tiny
+from tests.helpers.runs import check_ok, tiny
 
 
 def rows(folder):
@@ -35,16 +35,14 @@ def kill_at_evaluation(first=0):
 def test_it_equals_do_eval_and_does_not_change_the_run(tiny_data):
     hparams = tiny(num_train_steps=10)
     models = tiny_data / "models"
-    plain = pretrain(tiny_data, "not_evaluated", hparams).wait()
-    assert plain.returncode == 0, plain.stderr
+    check_ok(pretrain(tiny_data, "not_evaluated", hparams).wait())
 
     at_times = hparams | {"eval_every_steps": 5}
     at_end = functools.partial(kill_at_evaluation, 10)
     run = pretrain(tiny_data, "evaluated", at_times, before=at_end).wait()
     assert run.returncode == -signal.SIGKILL
     assert "Evaluation at step 5: loss " in run.stdout
-    run = pretrain(tiny_data, "evaluated", at_times).wait()
-    assert run.returncode == 0, run.stderr
+    run = check_ok(pretrain(tiny_data, "evaluated", at_times).wait())
     assert "Evaluation at step 10: loss " in run.stdout
 
     found = rows(models / "evaluated")
@@ -54,8 +52,7 @@ def test_it_equals_do_eval_and_does_not_change_the_run(tiny_data):
     assert os.listdir(models / "evaluated" / "tensorboard" / "eval")
 
     evaluate = hparams | {"do_train": False, "do_eval": True}
-    done = pretrain(tiny_data, "evaluated", evaluate).wait()
-    assert done.returncode == 0, done.stderr
+    check_ok(pretrain(tiny_data, "evaluated", evaluate).wait())
     path = models / "evaluated" / "results" / "unsup_results.json"
     results = json.loads(path.read_text())
     assert results["metrics"] | {"step": 10} == found[-1]
