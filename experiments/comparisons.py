@@ -78,6 +78,9 @@ _BEST = ("Corrective LM, unigram, 25 % masked", "Unigram, 40 % masked", "BERT 80
 _BEST += ("BERT 80/10/10, 40 % masked",)
 _BEST += ("Multi-choice, unigram, 40 % masked", "BERT 80/20/0")
 _SURVIVORS = {name: _SUCCESSORS[name] for name in _BEST}
+# The modern block's feed-forward layer has three matrices, so two thirds of the width.
+_MODERN = {"block": "modern", "intermediate_size": 344, "global_rope_theta": 10000.0}
+_MODERN = {"model_hparam_overrides": _MODERN}
 # With a head over words or a density, so that texts have scores.
 _TOKENS = {"objective": "all_tokens_mlm"} | _ONCE | _UNIGRAM | _MANY
 _BLIMP = {
@@ -89,9 +92,8 @@ _BLIMP = {
     "Electric": {"objective": "electric"},
     "Electric, unigram": {"objective": "electric"} | _UNIGRAM,
 }
-# The modern block's feed-forward layer has three matrices, so two thirds of the width.
-_MODERN = {"block": "modern", "intermediate_size": 344, "global_rope_theta": 10000.0}
-_MODERN = {"model_hparam_overrides": _MODERN}
+for _name in ("Masked LM, 40 %", "Multi-choice", "Electric, unigram"):
+    _BLIMP[f"{_name}, modern block"] = _BLIMP[_name] | _MODERN
 _BLOCKS = {
     name + block: hparams | shape
     for block, shape in {"": {}, ", modern block": _MODERN}.items()
