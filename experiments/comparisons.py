@@ -94,18 +94,24 @@ _BLIMP = {
 }
 for _name in ("Masked LM, 40 %", "Multi-choice", "Electric, unigram"):
     _BLIMP[f"{_name}, modern block"] = _BLIMP[_name] | _MODERN
+# Both blocks, and the rates that are best on the tuning sets (block_rates).
+_MANY_CHOICE = _SUCCESSORS["Multi-choice, unigram, 40 % masked"]
 _BLOCKS = {
-    name + block: hparams | shape
-    for block, shape in {"": {}, ", modern block": _MODERN}.items()
-    for name, hparams in {
-        "BERT 80/10/10, 40 % masked": _SUCCESSORS["BERT 80/10/10, 40 % masked"],
-        "Multi-choice": _SUCCESSORS["Multi-choice, unigram, 40 % masked"],
-        "ELECTRA": {},
-        "Multi-choice, Muon": _SUCCESSORS["Multi-choice, unigram, 40 % masked"]
-        | {"optimizer": "muon"},
-    }.items()
+    "BERT 80/10/10, 40 % masked": _SUCCESSORS["BERT 80/10/10, 40 % masked"],
+    "Multi-choice": _MANY_CHOICE,
+    "ELECTRA": {},
+    "Multi-choice, Muon": _MANY_CHOICE | {"optimizer": "muon"},
 }
+_SHAPES = {"": {}, ", modern block": _MODERN}
 _RATES = (5e-4, 1e-3, 2e-3)
+_BEST_RATES = {
+    "BERT 80/10/10, 40 % masked": 1e-3,
+    "BERT 80/10/10, 40 % masked, modern block": 2e-3,
+    "Multi-choice": 5e-4,
+    "Multi-choice, modern block": 2e-3,
+    "ELECTRA": 5e-4,
+    "ELECTRA, modern block": 5e-4,
+}
 _BUDGETS = {"": 1.0, " 1/2": 0.5, " x 2": 2.0}
 
 
@@ -221,14 +227,29 @@ _COMPARISONS = [
         recipes={"pocket": "blimp", "gpu": "blimp_gpu"},
     ),
     Comparison(
+        "blocks",
+        "BERT's block and the modern one",
+        "no table of the papers",
+        [
+            Variant(name + end, hparams | shape | {"learning_rate": rate})
+            for name, hparams in _BLOCKS.items()
+            for end, shape in _SHAPES.items()
+            if (rate := _BEST_RATES.get(name + end))
+        ],
+    ),
+    Comparison(
         "block_rates",
         "Learning rates of both blocks",
         "no table of the papers; tuning sets",
         [
             Variant(
-                f"{name} {rate:g}", hparams | {"learning_rate": rate}, line=name, x=rate
+                f"{name}{end} {rate:g}",
+                hparams | shape | {"learning_rate": rate},
+                line=name + end,
+                x=rate,
             )
             for rate in _RATES
+            for end, shape in _SHAPES.items()
             for name, hparams in _BLOCKS.items()
         ],
         x_label="learning rate",
