@@ -116,9 +116,6 @@ setup(
             *KERAS_HUB,
             *ONNX,
             *TFDS,
-            # Stand-ins of the hubs that models are published on.
-            "starlette>=0.40,<2",
-            "uvicorn>=0.30,<1",
             *TENSORBOARD,
             *DOCS,
             # Buckets, and an S3 on this machine.
