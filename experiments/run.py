@@ -4,8 +4,8 @@
   python experiments/run.py objectives --scale pocket --seeds 3 --output-dir O
 
 Instead of objectives: generator_size, two_stage_adversarial, sharing, efficiency,
-masking, recipes, survivors, blocks, blimp; or, on other data than those that results are
-measured on, learning_rate, successors and block_rates. docs/experiments.md.
+masking, recipes, survivors, blocks, blimp; or, on other data than those that results
+are measured on, learning_rate, successors and block_rates. docs/experiments.md.
 --output-dir holds runs of one scale, text and set of hparams, listed in runs.json; what
 two experiments there have in common is run once.
 """
