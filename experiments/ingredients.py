@@ -14,6 +14,7 @@ import math
 from electra_tf import commands
 from electra_tf.config.model import BLOCKS, BlockKind
 
+THETA = 10000.0  # base of the rotary positions, for short texts
 _NAMES = {"rotary": "Rotary", "small_start": "SmallStart"}
 _NAMES |= {"gated": "Gated", "post_norm": "PostNorm"}
 # Before the imports below: they make the choices of hparams from the rows.
@@ -31,8 +32,7 @@ class Rotary(BertBlock):
 
     def _query_key_value(self, x, score_bias):
         query, key, value = super()._query_key_value(x, score_bias)
-        theta = self.config.global_rope_theta
-        return [rotated(query, theta), rotated(key, theta), value]
+        return [rotated(query, THETA), rotated(key, THETA), value]
 
 
 class SmallStart(BertBlock):
