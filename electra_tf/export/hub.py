@@ -39,6 +39,8 @@ def check(request: ExportRequest) -> None:
     publish, form, handle = request.publish, request.format, request.handle
     if (publish or handle) and not _HANDLE.fullmatch(handle or ""):
         raise UserError(f"--handle is {handle!r}; it is owner/model.")
+    if not publish and (request.private or request.dry_run):
+        raise UserError("--private and --dry-run go with --publish.")
     is_kaggle = publish == "kaggle"
     if publish and form not in _TAKES[publish] or is_kaggle and request.private:
         raise UserError(

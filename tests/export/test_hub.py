@@ -169,6 +169,14 @@ def test_failed_upload(directory, hub, error, words):
     assert caught.value.exit_code == EXIT_CANNOT_WRITE and not hub.files
 
 
+@pytest.mark.parametrize("flag", ["private", "dry_run"])
+def test_flags_of_an_upload_need_one(run, tmp_path, flag):
+    """Else --dry-run would export."""
+    with pytest.raises(UserError, match="go with --publish"):
+        formats.export(request_of(tmp_path / "out", run, **{flag: True}))
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.thorough
 def test_networks_of_transformers_are_uploaded(run, tmp_path, hub):
     """What is not of the export stays here."""
