@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 
 from absl import app, flags
 
-from electra_tf import processes
+from electra_tf import processes, startup
 from electra_tf.console import open_closed_streams, printable, say
 from electra_tf.errors import (
     EXIT_CANNOT_WRITE,
@@ -83,6 +83,7 @@ def run(
     open_closed_streams()
     processes.end_with_parent()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    startup.in_command = True
     # Saves the search for cycles at the end, which takes a second.
     atexit.register(gc.freeze)
     app.run(

@@ -23,7 +23,9 @@ import electra_tf
 assert "keras" not in sys.modules and "tensorflow" not in sys.modules
 after = list(sys.meta_path), sys.stdin, sys.stdout, sys.stderr, dict(os.environ)
 assert before == after and descriptors == os.listdir("/proc/self/fd")
-import tensorflow
+from electra_tf import startup
+startup.import_tensorflow()
+assert "sklearn" in sys.modules  # of Keras's wrappers, which the program may use
 """
 
 
@@ -37,6 +39,22 @@ def test_importing_the_package_does_nothing_else():
 
 MODEL = str(ROOT / "examples" / "novels_model")
 DETECT = ["", "detect", "--model", MODEL, "--input", str(ROOT / "README.md")]
+
+COMMAND = f"""
+import sys
+from electra_tf.commands import run
+try:
+    run("infer", {DETECT})
+except SystemExit as end:
+    assert not end.code
+unused = "matplotlib", "pandas", "pyarrow", "sklearn", "tensorflow_text", "torch"
+assert not {{*unused}} & {{*sys.modules}}
+import matplotlib, sklearn
+"""
+
+
+def test_a_command_imports_nothing_that_it_does_not_use():
+    check_ok(python(COMMAND))
 
 
 @pytest.mark.parametrize(
