@@ -7,9 +7,9 @@ Both data sets of tasks and inputs of predictions. Inputs are streamed line by l
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import difflib
+import functools
 import itertools
 import json
 import math
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
+from electra_tf.errors import JSON_ERRORS, UserError
 from electra_tf.text import corpus
 from electra_tf.text.corpus import COMPRESSED, UTF16, TextReader, open_text, utf16_error
 from electra_tf.text.records import BUFFER_BYTES, damage_named
@@ -40,8 +40,9 @@ _ROWS = "rows"  # of Python's objects
 LINES = "lines"  # of text
 # Characters of the data that a message shows.
 _SHOWN = 200
-MOST_JSON_BYTES = 1 << 30  # of a .json file, unpacked, which is read as a whole
 csv.field_size_limit(sys.maxsize)
+# NaN in JSON, where others write it for a missing value, is null.
+_loads = functools.partial(json.loads, parse_constant=lambda constant: None)
 # By column: its name, or its number from 1 in a table without a header. Under None is
 # what is wrong with a row that has not as many cells as the table has columns.
 Row = dict[Any, Any]
@@ -180,15 +181,16 @@ def records(source: Source, choices: Choices = ()) -> Placed:
     name, form, lines = source.name, source.form, iter(source.lines)
     if form == _ROWS:
         for number, row in enumerate(lines):
-            there = {k: v for k, v in row.items() if not _is_missing(v)}
-            yield f"input {number}", there
+            # NaN is a missing value in a row of pandas.
+            is_nan = {k: isinstance(v, float) and math.isnan(v) for k, v in row.items()}
+            yield f"input {number}", {k: v for k, v in row.items() if not is_nan[k]}
     elif form == LINES:
         for number, line in enumerate(lines, start=1):
             yield f"{name}, line {number + source.skipped}", {"text": line}
     elif form == "jsonl":
         yield from _objects(name, lines, source.skipped)
     elif form == "json":
-        yield from _array(source)
+        yield from _array(name)
     elif form == "parquet":
         yield from _table_rows(name, choices)
     elif form in TABLES:
@@ -201,16 +203,14 @@ def _cells(source: Source, lines: Iterator[str], choices: Choices) -> Placed:
     """The rows of a table in text: .tsv without quotes, .csv as in RFC 4180."""
     name, is_csv = source.name, source.form == "csv"
     delimiter = source.delimiter or ("," if is_csv else "\t")
-    rows = (_csv_rows if is_csv else _tsv_rows)(name, lines, delimiter)
-    first, header = 1, []
-    if source.header is not None:
-        header = source.header.split(delimiter)
-    elif row := next(rows, None):
-        first, header = row
+    rows = _split(name, lines, delimiter, is_csv)
+    if source.header is None:
+        first = [*itertools.islice(rows, 1)]
+        header: list[Any] = [cell for _, cells in first for cell in cells]
+    else:
+        first, header = [], source.header.split(delimiter)
     if choices and isinstance(choices[0][0], int):
-        if source.header is None and header:
-            rows = itertools.chain([(first, header)], rows)
-        header = [*range(1, len(header) + 1)]
+        rows, header = itertools.chain(first, rows), [*range(1, len(header) + 1)]
     _check_header(name, header, choices)
     for number, cells in rows:
         row: Row = dict(zip(header, cells, strict=False))
@@ -227,24 +227,33 @@ def _cells(source: Source, lines: Iterator[str], choices: Choices) -> Placed:
 _QUOTED = re.compile(r'"(?:[^"]|"")*""(?:[^"]|"")*"')
 
 
-def _tsv_rows(
-    name: str, lines: Iterator[str], delimiter: str
+def _split(
+    name: str, lines: Iterator[str], delimiter: str, is_csv: bool
 ) -> Iterator[tuple[int, list[str]]]:
-    """(number, cells) of each line but blank ones."""
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        cells = line.split(delimiter)
-        quoted = [*filter(_QUOTED.fullmatch, cells)] if '"' in line else []
-        if len(cells) > 1 and all(re.fullmatch('".*"', cell) for cell in cells):
-            quoted = cells
-        if quoted:
-            raise UserError(
-                f"{name}, line {number}: the cell {shown(quoted[0])} is quoted, and a "
-                '.tsv has no quotes.\nRename it to .csv, and set "delimiter": '
-                f"{json.dumps(delimiter)} in the task."
-            )
-        yield number, cells
+    """(line where it begins, cells) of each row but blank lines."""
+    quoting = csv.QUOTE_MINIMAL if is_csv else csv.QUOTE_NONE
+    ended = (f"{line}\n" for line in lines)
+    reader = csv.reader(ended, delimiter=delimiter, quoting=quoting, strict=True)
+    first = 1
+    try:
+        for cells in reader:
+            quoted = [*filter(_QUOTED.fullmatch, cells)]
+            if len(cells) > 1 and all(re.fullmatch('".*"', cell) for cell in cells):
+                quoted = cells
+            if quoted and not is_csv:
+                raise UserError(
+                    f"{name}, line {first}: the cell {shown(quoted[0])} is "
+                    "quoted, and a .tsv has no quotes.\nRename it to .csv, and set "
+                    f'"delimiter": {json.dumps(delimiter)} in the task.'
+                )
+            if any(map(str.strip, cells)) or is_csv and cells:
+                yield first, cells
+            first = reader.line_num + 1
+    except csv.Error as error:
+        raise UserError(
+            f"{name}, line {first}: {error}.\nA quoted cell of a .csv ends at its "
+            'closing quote; inside write two for one: "a 5"" disk".'
+        ) from None
 
 
 def _table_rows(path: str, choices: Choices) -> Placed:
@@ -271,7 +280,7 @@ def _table_rows(path: str, choices: Choices) -> Placed:
             text = json.dumps(row, default=_of_json)
         except UnicodeDecodeError as error:
             refuse(where, f"{shown(error.object)} is not UTF-8: {error.reason}")
-        yield where, json.loads(text, parse_constant=_missing)
+        yield where, _loads(text)
 
 
 class Rows:
@@ -296,16 +305,9 @@ class Rows:
         self.classes = _classes((schema.metadata or {}).get(b"huggingface", b"{}"))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        first = 0
         with damage_named(self._path):
             for batch in self._file.iter_batches(_BATCH, use_threads=False):
-                try:
-                    rows = batch.to_pylist()
-                except UnicodeDecodeError:
-                    where = f"{self._path}, one of the {_BATCH} rows from {first} on"
-                    raise UserError(f"{where}: not UTF-8.", EXIT_DAMAGED) from None
-                first += len(rows)
-                yield from rows
+                yield from batch.to_pylist()
 
 
 def _classes(metadata: bytes) -> dict[str, list[str]]:
@@ -328,25 +330,6 @@ def _element(feature: Any) -> dict[str, Any]:
 
 def _of_json(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def _csv_rows(
-    name: str, lines: Iterator[str], delimiter: str
-) -> Iterator[tuple[int, list[str]]]:
-    """(line where it begins, cells) of each row."""
-    ended = (f"{line}\n" for line in lines)
-    reader = csv.reader(ended, delimiter=delimiter, strict=True)
-    first = 1
-    try:
-        for cells in reader:
-            if cells:
-                yield first, cells
-            first = reader.line_num + 1
-    except csv.Error as error:
-        raise UserError(
-            f"{name}, line {first}: a quote is opened and not closed where its column "
-            f'ends ({error}).\nInside a quoted text write two for one: "a 5"" disk".'
-        ) from None
 
 
 def _check_header(name: str, header: Sequence[Any], choices: Choices) -> None:
@@ -373,7 +356,7 @@ def _objects(name: str, lines: Iterator[str], skipped: int) -> Placed:
             continue
         where, problem = f"{name}, line {number}", "not an object {...}"
         try:
-            value = json.loads(line, parse_constant=_missing)
+            value = _loads(line)
         except JSON_ERRORS as error:
             value, problem = None, str(error)
         if not isinstance(value, dict):
@@ -384,45 +367,24 @@ def _objects(name: str, lines: Iterator[str], skipped: int) -> Placed:
         yield where, _flat(value)
 
 
-def read_json(source: Source) -> Any:
-    """The content of a .json file; of JSON Lines with that ending, a list."""
-    path = None if source.name == corpus.STANDARD_INPUT else source.name
-    with corpus.open_decompressed(path) as stream:
-        data = stream.read(MOST_JSON_BYTES + 1)
-    if len(data) > MOST_JSON_BYTES:
-        raise UserError(
-            f"{source.name} has more than {MOST_JSON_BYTES:,} bytes unpacked, the most "
-            "that is read of a .json file.\nConvert it to .jsonl, which is streamed."
-        )
-    try:
-        return json.loads(data, parse_constant=_missing)
-    except JSON_ERRORS as error:
-        with contextlib.suppress(*JSON_ERRORS):
-            lines = filter(None, map(bytes.strip, data.split(b"\n")))
-            return [json.loads(line, parse_constant=_missing) for line in lines]
-        raise UserError(f"{source.name} is not in JSON: {error}.") from None
-
-
-def _is_missing(value: Any) -> bool:
-    """Whether a cell is None or, as in a pandas row, NaN."""
-    return value is None or isinstance(value, float) and math.isnan(value)
-
-
-def _missing(constant: str) -> None:
-    """What NaN is in JSON, where others write it for a missing value."""
-    del constant
-
-
-def _array(source: Source) -> Placed:
+def _array(name: str) -> Placed:
     """The objects of a JSON array, perhaps under one key."""
-    content = read_json(source)
+    path = None if name == corpus.STANDARD_INPUT else name
+    with corpus.open_decompressed(path) as stream:
+        data = stream.read()
+    try:
+        content = _loads(data)
+    except JSON_ERRORS as error:
+        raise UserError(
+            f"{name} is not in JSON: {error}.\nThe ending of JSON Lines is .jsonl."
+        ) from None
     lists = [content] if isinstance(content, list) else []
     if isinstance(content, dict):
         lists = [value for value in content.values() if isinstance(value, list)]
     if len(lists) != 1 or not all(isinstance(row, dict) for row in lists[0]):
-        raise UserError(f"{source.name} is not an array of objects, [{{...}}, ...].")
+        raise UserError(f"{name} is not an array of objects, [{{...}}, ...].")
     for number, row in enumerate(lists[0]):
-        yield f"{source.name}, entry {number}", _flat(row)
+        yield f"{name}, entry {number}", _flat(row)
 
 
 def _flat(row: Row) -> Row:

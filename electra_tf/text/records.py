@@ -191,7 +191,7 @@ def damage_named(path: str) -> Iterator[None]:
         import pyarrow as pa
     try:
         yield
-    except (pa.ArrowException, OSError) as e:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as e:
         raise UserError(f"{path}: damaged ({reason_of(e)}).", EXIT_DAMAGED) from None
 
 
