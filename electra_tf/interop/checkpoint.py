@@ -508,8 +508,7 @@ def _depth(shapes: Shapes, scope: str) -> int:
 def _block_of(shapes: Shapes) -> dict[str, Any]:
     """The kind of block, and the sizes of its tables; KeyError if it is neither."""
     if any(name.endswith(f"/{_FINAL_NORM}") for name in shapes):
-        [block] = (name for name, kind in BLOCKS.items() if kind.is_pre_norm)
-        return {"block": block}
+        return {"block": next(n for n, kind in BLOCKS.items() if kind.is_pre_norm)}
     positions = shapes["electra/embeddings/position_embeddings"][0]
     return {
         "block": ModelConfig.block,
@@ -590,6 +589,10 @@ def contradictions(
         if shown == (objectives.DISCRIMINATOR_HEAD,):
             kind = objectives.OBJECTIVES.get(value)  # It may have left.
             if kind and inferred["generator"] in kind.generators:
+                continue
+        # Names show whether blocks are pre-norm, not which of the kinds they are.
+        if name == "block" and (kind := BLOCKS.get(value)):
+            if kind.is_pre_norm == BLOCKS[seen].is_pre_norm:
                 continue
         # Of one width, both have the same shapes.
         if name == "embedding_sharing" and (seen, value) == ("untied", "disentangled"):

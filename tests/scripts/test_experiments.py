@@ -251,7 +251,7 @@ def test_splits_of_the_marks_task_do_not_overlap(tmp_path):
     ],
 )
 def test_an_idea_outside_of_the_package(tmp_path, program, hparam, name, metric):
-    """It is trained and evaluated by its script, and refused elsewhere."""
+    """It is trained, evaluated and exported by its script, and refused elsewhere."""
     write_tiny_data(tmp_path)
     hparams = tiny(num_train_steps=3, log_steps=1)
     place = hparams["model_hparam_overrides"] if hparam == "block" else hparams
@@ -267,6 +267,8 @@ def test_an_idea_outside_of_the_package(tmp_path, program, hparam, name, metric)
     losses = [row[metric] for row in rows]
     assert len(losses) == 3 and min(losses) > 0
     assert f"{metric} = " in done.stdout
+    place = [f"--output-dir={tmp_path / 'out'}", "--format=saved_model"]
+    check_ok(run_script(f"experiments/{program}.py", "export", *flags, *place, env={}))
     elsewhere = run_script("run_pretraining.py", *flags, given)
     assert elsewhere.returncode == EXIT_CONFIG and hparam in elsewhere.stderr
 
