@@ -2,6 +2,7 @@
 """What is settled before others are imported: Keras's backend, optional packages."""
 
 import contextlib
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -32,11 +33,25 @@ def choose_backend() -> None:
 def import_tensorflow() -> None:
     """Imports tensorflow, on which Keras then computes; raises `UserError`."""
     choose_backend()
-    unused = [name for name in _FOR_WRAPPERS if in_command and name not in sys.modules]
-    sys.modules.update(dict.fromkeys(unused))  # Keras does without them.
-    try:
+    is_first = in_command and "tensorflow" not in sys.modules
+    with _quick_import() if is_first else contextlib.nullcontext():
         import tensorflow  # noqa: F401
+
+
+@contextlib.contextmanager
+def _quick_import() -> Iterator[None]:
+    """Saves a command a third of the time of TensorFlow's import and after it.
+
+    A program that imports this package keeps its collector and Keras's wrappers.
+    """
+    unused = [name for name in _FOR_WRAPPERS if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(unused))  # Keras does without them.
+    gc.disable()
+    try:
+        yield
     finally:
+        gc.enable()
+        gc.freeze()  # No collection looks through the modules again.
         for name in unused:
             sys.modules.pop(name, None)
 
