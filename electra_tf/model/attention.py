@@ -88,42 +88,44 @@ def attend_locally(
     """`attend` to the positions at most `reach` away; its cost is linear in the length.
 
     Queries are in groups of `reach`, which attend to the keys of their own group and of
-    its neighbours. Sequences of at most three groups attend with a mask.
+    its neighbours. Sequences of at most three groups attend with a mask. Where the
+    length is open, a sequence shorter than `reach` is a group.
     """
     # One row has the padding alone.
     padding = score_bias[:, :, -1:] if direction == "ltr" else score_bias[:, :, :1]
     heads, length = query.shape[1], _length(query)
     if isinstance(length, int) and length <= 3 * reach:
-        apart = np.arange(length) - np.arange(length)[:, None]
+        apart = tf.range(length) - tf.range(length)[:, None]
         bias = padding + _local_bias(apart, reach, direction)
         return attend(query, key, value, bias, rate, seed)
-    count = (length + reach - 1) // reach  # ONNX rounds negative quotients up.
+    size = reach if isinstance(length, int) else tf.minimum(reach, length)
+    count = (length + size - 1) // size  # ONNX rounds negative quotients up.
 
-    def groups(x):  # [B, heads, groups, reach, head]
-        x = _with_rows(x, count * reach)
-        return tf.reshape(x, [-1, x.shape[1], count, reach, x.shape[3]])
+    def groups(x):  # [B, heads, groups, size, head]
+        x = _with_rows(x, count * size)
+        return tf.reshape(x, [-1, x.shape[1], count, size, x.shape[3]])
 
-    def near(x):  # [B, heads, groups, 3 reach, head]
+    def near(x):  # [B, heads, groups, 3 size, head]
         x = groups(x)
         found = tf.stack([roll(x, 1, 2), x, roll(x, -1, 2)], axis=3)
-        return tf.reshape(found, [-1, x.shape[1], count, 3 * reach, x.shape[4]])
+        return tf.reshape(found, [-1, x.shape[1], count, 3 * size, x.shape[4]])
 
-    apart = np.arange(3 * reach) - np.arange(reach, 2 * reach)[:, None]
-    place = tf.range(-1, count - 1)[:, None] * reach + tf.range(3 * reach)
+    apart = tf.range(3 * size) - tf.range(size, 2 * size)[:, None]
+    place = tf.range(-1, count - 1)[:, None] * size + tf.range(3 * size)
     outside = tf.cast((place < 0) | (place >= length), tf.float32) * MASKED_SCORE
     bias = tf.squeeze(near(padding[:, :, 0, :, None]), -1) + outside
     bias = bias[:, :, :, None] + _local_bias(apart, reach, direction)
     context = attend(groups(query), near(key), near(value), bias, rate, seed)
-    context = tf.reshape(context, [-1, heads, count * reach, query.shape[3]])
+    context = tf.reshape(context, [-1, heads, count * size, query.shape[3]])
     return _with_rows(context, length)
 
 
-def _local_bias(apart: np.ndarray, reach: int, direction: str) -> np.ndarray:
+def _local_bias(apart: tf.Tensor, reach: int, direction: str) -> tf.Tensor:
     """The bias by the distance from query to key, float32."""
-    visible = np.abs(apart) <= reach
+    visible = tf.abs(apart) <= reach
     if direction != "bidirectional":
         visible &= apart <= 0 if direction == "ltr" else apart >= 0
-    return np.where(visible, 0.0, MASKED_SCORE).astype(np.float32)
+    return tf.where(visible, 0.0, MASKED_SCORE)
 
 
 def roll(x: tf.Tensor, shift: int, axis: int) -> tf.Tensor:
