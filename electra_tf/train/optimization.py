@@ -255,7 +255,12 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         self._muon = keras.optimizers.Muon() if orthogonal else None
         self.moments_begin_at = 0  # the step, for bias correction
         self.global_norm = None  # of the last call's gradients, before clipping
-        traced = tf.function(self._update, autograph=False)
+        # On CPUs a trace stays a function: TensorFlow's passes over the graph of a step
+        # see it once, not once for each of 400 variables.
+        apart = {"_noinline": True} if target.is_for_cpu() else None
+        traced = tf.function(
+            self._update, autograph=False, experimental_attributes=apart
+        )
         # As an attribute, SavedModels would contain its traces.
         self._traced_update = lambda *args, **kwargs: traced(*args, **kwargs)
 

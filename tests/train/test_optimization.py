@@ -449,6 +449,22 @@ def test_muon_of_matrices_in_layers_and_adamw_of_the_rest(jit):
         assert np.abs(np.array(one) - start).max() > 0.05
 
 
+def test_the_graph_has_one_function_for_updates_of_a_kind():
+    variables, [gradients] = make_variables(), make_gradients(1.0, steps=1)
+    optimizer = AdamWeightDecay(0.1)
+    optimizer.build(variables)
+
+    @tf.function(autograph=False)
+    def step():
+        optimizer.apply([tf.constant(g) for g in gradients], variables)
+
+    graph = step.get_concrete_function().graph
+    functions = graph.as_graph_def().library.function
+    kinds = {(shape, path in NOT_DECAYED) for path, shape in SHAPES.items()}
+    assert len(functions) == len(kinds) < len(SHAPES)
+    assert all(function.attr["_noinline"].b for function in functions)
+
+
 @pytest.mark.parametrize("power", [0.0, 0.5, 2.0])
 @pytest.mark.parametrize("warmup", [(0, 0.0), (10, 0.0), (0, 0.033), (3, 0.2)])
 def test_polynomial_decay(power, warmup):
