@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One or two texts, and a class, several classes or a number.
-
-Above 600 lines: the three types share their texts, columns and scores.
-"""
+"""One or two texts, and a class or a number."""
 
 from __future__ import annotations
 
@@ -22,7 +19,6 @@ from electra_tf.finetune.inputs import Columns, Row, shown
 from electra_tf.finetune.task import (
     COLUMN,
     DELIMITER,
-    NAMES,
     NUMBER,
     FeatureSpec,
     Head,
@@ -33,7 +29,8 @@ from electra_tf.finetune.task import (
     cross_entropy,
     of_types,
 )
-from electra_tf.text import tokenization
+
+METRICS = ("accuracy", "mcc", "f1")
 
 
 class InputExample(NamedTuple):
@@ -62,20 +59,15 @@ class ClassificationScorer(Scorer):
 
     def get_results(self) -> list[tuple[str, float]]:
         """The metrics and the mean loss."""
-        both = self.values("label_ids"), self.values("predictions")
-        found = [(m, 100.0 * self._value(m, *both)) for m in self.metrics]
-        return [*found, ("loss", self.mean_loss)]
-
-    def _value(self, metric: str, labels: np.ndarray, predictions: np.ndarray) -> float:
-        if metric == "accuracy":
-            return float(np.mean(labels == predictions))
         from sklearn import metrics  # It takes a second.
 
-        if metric == "mcc":
-            return float(metrics.matthews_corrcoef(labels, predictions))
         average = "binary" if len(self.labels) == 2 else "macro"
-        options = {"average": average, "zero_division": 0.0}
-        return float(metrics.f1_score(labels, predictions, **options))
+        f1 = functools.partial(metrics.f1_score, average=average, zero_division=0.0)
+        functions = metrics.accuracy_score, metrics.matthews_corrcoef, f1
+        values = dict(zip(METRICS, functions, strict=True))
+        both = self.values("label_ids"), self.values("predictions")
+        found = [(name, 100.0 * float(values[name](*both))) for name in self.metrics]
+        return [*found, ("loss", self.mean_loss)]
 
     def details(self) -> dict[str, Any]:
         """Each class's precision, recall and F1, and which is taken for which."""
@@ -101,15 +93,11 @@ class RegressionScorer(Scorer):
         is_defined = len(self.rows) > 1 and np.ptp(targets) > 0
         pearson = spearman = 0.0 if is_defined else math.nan
         if is_defined and not self.is_degenerate:
-            pearson = stats.pearsonr(targets, predictions)[0]
-            spearman = stats.spearmanr(targets, predictions)[0]
-        mse = np.mean(np.square(targets - predictions))
-        pearson, spearman = 100.0 * float(pearson), 100.0 * float(spearman)
-        found = {"pearson": pearson, "spearman": spearman, "mse": float(mse)}
+            pearson = float(stats.pearsonr(targets, predictions)[0])
+            spearman = float(stats.spearmanr(targets, predictions)[0])
+        mse = float(np.mean(np.square(targets - predictions)))
+        found = {"pearson": 100.0 * pearson, "spearman": 100.0 * spearman, "mse": mse}
         return [*found.items(), ("loss", float(np.mean(self.values("loss"))))]
-
-
-METRICS = ("accuracy", "mcc", "f1")
 
 
 def _classes(label: str | tuple[str, ...]) -> tuple[str, ...]:
@@ -124,6 +112,9 @@ class ScoresHead(Head):
     Attributes:
       has_hidden_layer: with GELU before the scores, as in transformers' heads.
     """
+
+    reads = "texts"
+    fields = ("text", "text_b")
 
     num_labels: int = 1
     has_hidden_layer: bool = False
@@ -163,14 +154,6 @@ class ScoresHead(Head):
             *(segments, tokenizer.vocab, width),
         )
 
-
-@dataclasses.dataclass(frozen=True)
-class TextHead(ScoresHead):
-    """Answers about a text, or a pair."""
-
-    reads = "texts"
-    fields = ("text", "text_b")
-
     @staticmethod
     def read_inputs(source, settings):
         """Texts in columns, separated as in the task's own files."""
@@ -192,7 +175,7 @@ class TextHead(ScoresHead):
 
 
 @dataclasses.dataclass(frozen=True)
-class LabelsHead(TextHead):
+class LabelsHead(ScoresHead):
     """A score for each class.
 
     Attributes:
@@ -216,8 +199,8 @@ class LabelsHead(TextHead):
         import tensorflow as tf
 
         found = super().answer_texts(task, tokenizer, compute, *texts)
-        shape = tf.shape(found["probabilities"])
-        return found | {"labels": tf.broadcast_to(task.names, shape)}
+        names = tf.broadcast_to(task.names, tf.shape(found["probabilities"]))
+        return found | {"labels": names}
 
     def answer_ids(self, task, compute, inputs):
         """logits and probabilities [B, C]."""
@@ -278,41 +261,7 @@ class ClassHead(LabelsHead):
 
 
 @dataclasses.dataclass(frozen=True)
-class FlagsHead(LabelsHead):
-    """Any number of classes: a sigmoid for each, the loss their mean."""
-
-    kind, mark = "multilabel", "labels"
-
-    def outputs(self, dense, hidden, features, training, seed):
-        """logits [B, C]."""
-        return {"logits": self.scores(dense, hidden, seed)}
-
-    def shares(self, logits):
-        """The probability of each class by itself."""
-        import tensorflow as tf
-
-        return tf.sigmoid(logits)
-
-    @staticmethod
-    def prediction(fields, row):
-        """The classes above one half, and all probabilities."""
-        odds = LabelsHead.odds(row)
-        likely = [name for name, share in odds.items() if share > 0.5]
-        return {"labels": likely, "probabilities": odds}
-
-    def loss(self, outputs, features, training):
-        """Needs label_flags, float32 [B, C]."""
-        import tensorflow as tf
-
-        flags, logits = features["label_flags"], outputs["logits"]
-        losses = tf.nn.sigmoid_cross_entropy_with_logits(flags, logits)
-        if training and self.class_weights:
-            losses *= tf.where(flags > 0, tf.constant(self.class_weights), 1.0)
-        return tf.reduce_mean(losses, axis=-1)
-
-
-@dataclasses.dataclass(frozen=True)
-class NumberHead(TextHead):
+class NumberHead(ScoresHead):
     """A number; squared error.
 
     Attributes:
@@ -369,11 +318,11 @@ class TextTask(Task):
         super().__init__(name, config, tokenizer)
         self._has_classes = True
         if self.description:
-            self.num_texts = 2 if self.description.get("text_b") else 1
-            metrics = self.description.get("metric", "accuracy")
-            self.metrics = [metrics] if isinstance(metrics, str) else metrics
-            self._has_classes = self.description["type"] != "regression"
             given, (low, high) = self.description.get, self.limits
+            self.num_texts = 2 if given("text_b") else 1
+            metrics = given("metric", "accuracy")
+            self.metrics = [metrics] if isinstance(metrics, str) else metrics
+            self._has_classes = given("type") != "regression"
             self.limits = given("lowest", low), given("highest", high)
 
     @functools.cached_property
@@ -387,18 +336,17 @@ class TextTask(Task):
     @property
     def columns(self) -> list[Columns]:
         """Where texts may be in a table: the first of these that are there."""
-        given = map(self.description.get, ("text_a", "text_b"))
-        own = tuple(column for column in given if column)
-        named = [own] if own else self.usual_columns
-        return [*named, TextHead.fields[: self.num_texts]]
+        own = map(self.description.get, ("text_a", "text_b"))
+        named = [tuple(filter(None, own))] if self.description else self.usual_columns
+        return [*named, ScoresHead.fields[: self.num_texts]]
 
     def input_example(
         self, number: int, fields: dict[str, Any], label: Any = None
     ) -> InputExample:
         """With any label if there is none."""
         label = self.unknown_label() if label is None else label
-        text_b, identity = fields.get("text_b"), fields.get("id")
-        return InputExample(number, fields["text"], text_b, label, identity)
+        texts = fields["text"], fields.get("text_b")
+        return InputExample(number, *texts, label, fields.get("id"))
 
     def settings(self) -> dict[str, Any]:
         """Also where a table has the texts and ids, and the scale of numbers."""
@@ -423,13 +371,10 @@ class TextTask(Task):
     @property
     def head(self) -> Head:
         """One output per class, or one."""
-        if self.labels:
-            return ClassHead(
-                len(self.labels),
-                class_weights=self.class_weights,
-                label_smoothing=self.config.label_smoothing,
-            )
-        return NumberHead()
+        if not self.labels:
+            return NumberHead()
+        shares = {"label_smoothing": self.config.label_smoothing}
+        return ClassHead(len(self.labels), class_weights=self.class_weights, **shares)
 
     @functools.cached_property
     def class_weights(self) -> list[float] | None:
@@ -443,16 +388,15 @@ class TextTask(Task):
         found, labels = given, self.labels
         if isinstance(given, Mapping) and given.keys() <= {*labels}:
             found = [given.get(label, 1.0) for label in labels]
-        is_whole = isinstance(found, list) and len(found) == len(labels)
-        if not is_whole or not all(
-            type(x) in (int, float) and 0 <= x < math.inf for x in found
-        ):
+        found = found if isinstance(found, list) else []
+        right = [x for x in found if type(x) in (int, float) and 0 <= x < math.inf]
+        if not len(right) == len(found) == len(labels):
             raise UserError(
                 f"task {self.name}: class_weights is {shown(given)}.\nIt must be "
                 "'balanced', or a list or object with a number of at least 0 for each "
                 f"class: {', '.join(labels)}."
             )
-        return [float(weight) for weight in found]
+        return [*map(float, right)]
 
     def _balanced_weights(self) -> list[float]:
         """Weights that give each class the same part in the loss; their mean is 1.
@@ -475,11 +419,22 @@ class TextTask(Task):
     def wrong_label(self, label: str) -> str | None:
         """What is wrong with a label or a number."""
         if not self.labels:
-            return _wrong_number(label, *self.limits)
+            return self._wrong_number(label)
         if label in self.labels:
             return None
         known = "there are" if self.stored is None else "the model was trained for"
         return f"unknown label {shown(label)}; {known} {', '.join(self.labels)}"
+
+    def _wrong_number(self, label: str) -> str | None:
+        try:
+            value = float(label)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            return f"{shown(label)} is not a number; its decimal sign is a point"
+        lowest, highest = self.limits
+        what = f"the score is {label}; it must be {lowest:g} to {highest:g}"
+        return None if lowest <= value <= highest else what
 
     def feature_specs(self) -> tuple[FeatureSpec, ...]:
         """label_ids or targets, and eid."""
@@ -490,7 +445,7 @@ class TextTask(Task):
         """[CLS] a [SEP] b [SEP], the longer text cut first; numbers become 0 to 1."""
         a = self.tokenizer.encode(example.text_a)
         b = self.tokenizer.encode(example.text_b or "")
-        features = packed(self, a, b)._asdict()
+        features = self.packed(a, b)._asdict()
         yield features | {"eid": example.eid} | self.answer_features(example)
 
     def answer_features(self, example: InputExample) -> dict[str, Any]:
@@ -530,9 +485,13 @@ class TextTask(Task):
         if self.stored:
             low, high = self.stored.get("lowest", low), self.stored.get("highest", high)
         elif not (self._has_classes or all(map(math.isfinite, self.limits))):
-            low, high = _range(self.read("train"))
+            low, high = self._range("train")
         given = self.description.get
         return float(given("lowest", low)), float(given("highest", high))
+
+    def _range(self, *splits: str) -> tuple[float, float]:
+        numbers = [float(one.label) for split in splits for one in self.read(split)]
+        return min(numbers, default=0.0), max(numbers, default=1.0)
 
     def check(self) -> None:
         """Classes or numbers to tell apart, and a scale that holds the dev set's."""
@@ -545,29 +504,22 @@ class TextTask(Task):
         if self._has_classes:
             if len(labels) < self.fewest_labels:
                 skipped = task.reasons(self.skipped.get("train", ()))
-                yield (
-                    f"{train} has {len(labels)} labels ({', '.join(labels)}); there "
-                    f"is nothing to learn{skipped}."
-                )
+                found = f"{train} has {len(labels)} labels ({', '.join(labels)})"
+                yield f"{found}; there is nothing to learn{skipped}."
             # pandas writes 1.0 for 1 in a column with an empty cell.
-            wholes = (re.fullmatch(r"(-?\d+)\.0+", label) for label in labels)
-            if both := [m[0] for m in wholes if m and m[1] in labels]:
-                whole = both[0].partition(".")[0]
-                yield (
-                    f"{train} has the labels {whole} and {both[0]}, one number.\nWrite "
-                    "each class in one way."
-                )
+            numbers = (x for x in labels if x.lstrip("-").isdecimal())
+            if both := [f"{x} and {x}.0" for x in numbers if f"{x}.0" in labels]:
+                found = f"{train} has the labels {both[0]}, one number"
+                yield f"{found}.\nWrite each class in one way."
             examples = [] if self.stored else self.read("train")
             texts = {(e.text_a, e.text_b) for e in examples}
             if len(texts) < len({e.label for e in examples}):
-                yield (
-                    f"{train} has {len(texts)} texts and more labels.\nAre the columns "
-                    "text_a and label swapped?"
-                )
+                found = f"{train} has {len(texts)} texts and more labels"
+                yield f"{found}.\nAre the columns text_a and label swapped?"
         elif self.highest <= self.lowest:
             yield f"all scores are {self.lowest:g}."
         elif self.config.scores_dev and not self.stored:
-            low, high = _range([*self.read("train"), *self.read("dev")])
+            low, high = self._range("train", "dev")
             if low < self.lowest or high > self.highest:
                 yield (
                     f"{self.path('dev')} has scores from {low:g} to {high:g}, not the "
@@ -608,16 +560,15 @@ class TextTask(Task):
                 label = self.unknown_label() if is_test else self.label_of(row)
             except ValueError as error:
                 bad(where, str(error))
-                continue
-            fields = inputs.text_fields(row, columns, self.identity)
-            yield where, eid, fields, label
-            eid += 1
+            else:
+                yield where, eid, inputs.text_fields(row, columns, self.identity), label
+                eid += 1
 
     def label_of(self, row: Row) -> Any:
         """The label of a row; ValueError for a cell of another type."""
         [column] = self.label_columns
         label = row[column]
-        if isinstance(label, (list, dict)) or _PRINTED.fullmatch(str(label).strip()):
+        if isinstance(label, (list, dict)) or PRINTED.fullmatch(str(label).strip()):
             hint = "; type multilabel has several labels" * self._has_classes
             raise ValueError(f"{column} is {shown(label)}, a list{hint}")
         if label := str(label).strip():
@@ -626,213 +577,23 @@ class TextTask(Task):
 
 
 # A list or object that a program printed: ['a'], ["a"], ['a' 'b'], [a, b], {'a'}.
-_PRINTED = re.compile(
+PRINTED = re.compile(
     r"""(\w+\()?[\[{(]\s*['"].*[]})]|[\[{]([^]}]*[,:][^]}]*)?[]}]""", re.DOTALL
 )
 
 
-def packed(task: Task, a: list[int], b: list[int]) -> tokenization.Row:
-    """[CLS] a [SEP] b [SEP], the longer text cut first."""
-    before = len(a) + len(b)
-    a, b = truncate_pair(a, b, tokenization.room(task.config.max_seq_length, b))
-    task.num_cut += before - len(a) - len(b)
-    return tokenization.join(task.tokenizer.vocab, a, b)
-
-
-def truncate_pair(a: list[int], b: list[int], length: int) -> tuple[list, list]:
-    """Drops from the end of the longer one until both fit; b where they are equal."""
-    a, b = list(a), list(b)
-    while len(a) + len(b) > length:
-        (a if len(a) > len(b) else b).pop()
-    return a, b
-
-
-def _wrong_number(label: str, lowest: float, highest: float) -> str | None:
-    """What is wrong with a score on a scale."""
-    try:
-        value = float(label)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        return f"{shown(label)} is not a number; its decimal sign is a point"
-    if lowest <= value <= highest:
-        return None
-    return f"the score is {label}; it must be {lowest:g} to {highest:g}"
-
-
-def _range(examples: Sequence[InputExample]) -> tuple[float, float]:
-    numbers = [float(example.label) for example in examples]
-    return min(numbers, default=0.0), max(numbers, default=1.0)
-
-
-# A label of a vector: 1 0 0, 100, [1. 0. 0.], or 1 of 1, 0, 0.
-_BITS = re.compile(r"[^\w+-]*[01]([01]|[^\w+-])*")
-
-
-def _split(label: Any, separator: str) -> tuple[str, ...] | None:
-    """The labels of one text, without the spaces around them; None for others.
-
-    A list, or a text with separators.
-    """
-    if isinstance(label, str):
-        label = None if _PRINTED.fullmatch(label.strip()) else label.split(separator)
-    parts = label if isinstance(label, list) else [label]
-    if any(part is None or isinstance(part, list | dict) for part in parts):
-        return None
-    parts = (int(part) if isinstance(part, bool) else part for part in parts)
-    texts = (str(part).strip() for part in parts)
-    return tuple(text for text in texts if text)
-
-
-class MultilabelScorer(Scorer):
-    """F1 over all decisions (micro) and over classes (macro), and whole matches."""
-
-    def __init__(self, labels: tuple[str, ...]):
-        super().__init__()
-        self.labels = labels
-
-    def _arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        return self.values("label_flags") > 0.5, self.values("logits") > 0
-
-    @property
-    def _which(self) -> list[bool] | None:
-        """For scikit-learn, to which one column is two classes: no and yes."""
-        return [True] if len(self.labels) == 1 else None
-
-    def get_results(self) -> list[tuple[str, float]]:
-        """f1 (micro), f1_macro, exact_match and loss."""
-        from sklearn import metrics
-
-        gold, ours = self._arrays()
-        options = {"labels": self._which, "zero_division": 0.0}
-        found = {
-            "f1": metrics.f1_score(gold, ours, average="micro", **options),
-            "f1_macro": metrics.f1_score(gold, ours, average="macro", **options),
-            "exact_match": np.mean(np.all(gold == ours, axis=1)),
-        }
-        shares = ((name, 100.0 * float(value)) for name, value in found.items())
-        return [*shares, ("loss", self.mean_loss)]
-
-    def details(self) -> dict[str, Any]:
-        """Precision, recall and F1 of each class, in percent."""
-        classes = task.scores_by_class(*self._arrays(), self.labels, self._which)
-        return {"classes": classes}
-
-    @property
-    def is_degenerate(self) -> bool:
-        """Whether every text gets the same classes."""
-        return len({row.tobytes() for row in self._arrays()[1]}) == 1
-
-
-_FLAGS = {"0": False, "0.0": False, "False": False, "false": False}
-_FLAGS |= {"1": True, "1.0": True, "True": True, "true": True}
-
-
-class MultilabelTask(TextTask):
-    """Any number of classes for texts in columns."""
-
-    fewest_labels = 1  # Which a text may have or not.
-    main_metric = "f1"
-
-    @property
-    def head(self) -> Head:
-        """One output per class."""
-        return FlagsHead(len(self.labels), class_weights=self.class_weights)
-
-    def feature_specs(self) -> tuple[FeatureSpec, ...]:
-        """label_flags and eid."""
-        flags = FeatureSpec("label_flags", (len(self.labels),), "float32")
-        return (flags, FeatureSpec("eid", (), "int32"))
-
-    def label_of(self, row: Row) -> tuple[str, ...]:
-        """The labels of a row; ValueError for cells of another type."""
-        if isinstance(self.description["label"], list):
-            flags = {k: _FLAGS.get(str(row[k]).strip()) for k in self.label_columns}
-            if wrong := [name for name, flag in flags.items() if flag is None]:
-                value = shown(row[wrong[0]])
-                raise ValueError(f"column {wrong[0]!r} is {value}, not 0 or 1")
-            return tuple(str(name) for name, flag in flags.items() if flag)
-        [column] = self.label_columns
-        labels = _split(row[column], self.description.get("separator", ","))
-        if labels is None:
-            what = (
-                f'{shown(row[column])}, neither a list in JSON nor labels with "," or'
-            )
-            raise ValueError(f'{column} is {what} the task\'s "separator" between them')
-        return labels
-
-    def rows(self, split: str) -> Iterator[tuple[str, int, dict[str, Any], Any]]:
-        """As of one label; numbers by the names of `label_names`.
-
-        Raises `UserError` for a file whose labels are vectors of 0 and 1.
-        """
-        rows = [*super().rows(split)]
-        labels = {name for *_, label in rows for name in label}
-        numbers = enumerate(self.description.get("label_names", ()))
-        names = {str(number): name for number, name in numbers}
-        is_read = names or isinstance(self.description["label"], list)
-        if (
-            not is_read
-            and split == "train"
-            and all(map(_BITS.fullmatch, labels or "-"))
-        ):
-            raise UserError(
-                f"task {self.name}: the labels of {self.path(split)} are vectors of 0 "
-                "and 1.\nWrite the names of the classes, or give each a column: "
-                '"label": ["joy", "fear"]. For one class use the type classification.'
-            )
-        for where, eid, fields, label in rows:
-            yield where, eid, fields, tuple({names.get(x, x): 0 for x in label})
-
-    def unknown_label(self) -> tuple[str, ...]:
-        """The labels of a test set, which has none."""
-        return ()
-
-    def wrong_label(self, label: tuple[str, ...]) -> str | None:
-        """What is wrong with the labels of a text."""
-        return next(filter(None, map(super().wrong_label, label)), None)
-
-    def answer_features(self, example) -> dict[str, Any]:
-        """The features of the right answer."""
-        return {"label_flags": [float(name in example.label) for name in self.labels]}
-
-    def class_counts(self, features) -> collections.Counter[str]:
-        """Examples of each class."""
-        counts = features["label_flags"].sum(axis=0).astype(int).tolist()
-        return collections.Counter(dict(zip(self.labels, counts, strict=True)))
-
-    def scorer(self, split: str) -> Scorer:
-        """By F1."""
-        return MultilabelScorer(self.labels)
-
-
-def _are_metrics(value: Any) -> bool:
-    names = value if isinstance(value, list) else [value]
-    return bool(names) and {*map(str, names)} <= {*METRICS}
-
-
-_TEXTS = {"text_a": COLUMN.needed, "text_b": COLUMN, "label": COLUMN.needed}
-_TEXTS |= {"id": COLUMN, "delimiter": DELIMITER}
-_WEIGHTS = of_types('a list, an object {...} or "balanced"', str, list, dict)
+TEXTS = {"text_a": COLUMN.needed, "text_b": COLUMN, "label": COLUMN.needed}
+TEXTS |= {"id": COLUMN, "delimiter": DELIMITER}
+WEIGHTS = of_types('a list, an object {...} or "balanced"', str, list, dict)
 _METRIC = Key(
-    _are_metrics, f"one of {', '.join(METRICS)}, or a list of them, the main one first"
-)
-_LABELS = of_types("a column, or a list of one a class", str, int, list).needed
-_SEPARATOR = Key(
-    lambda x: type(x) is str and x != "", "the sign between labels, such as ,"
+    lambda x: x and {*map(str, x if isinstance(x, list) else [x])} <= {*METRICS},
+    f"one of {', '.join(METRICS)}, or a list of them, the main one first",
 )
 TYPES = {
     "classification": TaskType(
-        TextTask, ClassHead, _TEXTS | {"metric": _METRIC, "class_weights": _WEIGHTS}
-    ),
-    "multilabel": TaskType(
-        MultilabelTask,
-        FlagsHead,
-        _TEXTS
-        | {"label": _LABELS, "separator": _SEPARATOR}
-        | {"label_names": NAMES, "class_weights": _WEIGHTS},
+        TextTask, ClassHead, TEXTS | {"metric": _METRIC, "class_weights": WEIGHTS}
     ),
     "regression": TaskType(
-        TextTask, NumberHead, _TEXTS | {"lowest": NUMBER, "highest": NUMBER}
+        TextTask, NumberHead, TEXTS | {"lowest": NUMBER, "highest": NUMBER}
     ),
 }

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from electra_tf.errors import UserError
 from electra_tf.finetune import inputs, task
-from electra_tf.finetune.classification import ClassificationScorer, ScoresHead, packed
+from electra_tf.finetune.classification import ClassificationScorer, ScoresHead
 from electra_tf.finetune.inputs import Columns, Input, Row, refuse, shown
 from electra_tf.finetune.task import (
     COLUMN,
@@ -222,7 +222,7 @@ class MultipleChoiceTask(Task):
         """[CLS] text [SEP] choice [SEP] for each choice, the longer one cut first."""
         text = self.tokenizer.encode(example.text)
         choices = map(self.tokenizer.encode, example.choices)
-        rows = [packed(self, text, choice) for choice in choices]
+        rows = [self.packed(text, choice) for choice in choices]
         yield {
             "input_ids": [row.input_ids for row in rows],
             "segment_ids": [row.segment_ids for row in rows],

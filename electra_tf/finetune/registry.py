@@ -25,7 +25,14 @@ import absl.logging
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
-from electra_tf.finetune import classification, glue, multiple_choice, qa, tagging
+from electra_tf.finetune import (
+    classification,
+    glue,
+    multilabel,
+    multiple_choice,
+    qa,
+    tagging,
+)
 from electra_tf.finetune.tagging import ChunkTask
 from electra_tf.finetune.task import TEXT, Task, TaskType, take_stored
 from electra_tf.interop import networks
@@ -35,7 +42,7 @@ from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
 TYPES: dict[str, TaskType] = tagging.TYPES | multiple_choice.TYPES
-TYPES |= classification.TYPES | qa.TYPES
+TYPES |= classification.TYPES | multilabel.TYPES | qa.TYPES
 # Names go into those of files and variables.
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 

@@ -26,6 +26,7 @@ from electra_tf.finetune.inputs import Columns, Input, Source
 from electra_tf.storage.checkpoints import as_text, differences
 from electra_tf.storage.files import atomic_write
 from electra_tf.storage.manifest import sha256
+from electra_tf.text import tokenization
 from electra_tf.text.records import json_line
 from electra_tf.text.tokenization import Tokenizer, encoded
 
@@ -377,6 +378,13 @@ class Task(ABC):
     def featurize(self, example: Any, is_training: bool) -> Iterator[dict[str, Any]]:
         """Yields unpadded features; "input_ids" and "segment_ids" among them."""
 
+    def packed(self, a: list[int], b: list[int]) -> tokenization.Row:
+        """[CLS] a [SEP] b [SEP], the longer text cut first."""
+        room = tokenization.room(self.config.max_seq_length, b)
+        before, (a, b) = len(a) + len(b), truncate_pair(a, b, room)
+        self.num_cut += before - len(a) - len(b)
+        return tokenization.join(self.tokenizer.vocab, a, b)
+
     @abstractmethod
     def scorer(self, split: str) -> Scorer:
         """A scorer for one data set."""
@@ -451,6 +459,14 @@ class Task(ABC):
                 f"{self.name} needs {path}, which does not exist or is not a file."
             )
         return path
+
+
+def truncate_pair(a: list[Any], b: list[Any], length: int) -> tuple[list, list]:
+    """Drops from the end of the longer one until both fit; b where they are equal."""
+    a, b = list(a), list(b)
+    while len(a) + len(b) > length:
+        (a if len(a) > len(b) else b).pop()
+    return a, b
 
 
 def without_files(description: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import pytest
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.finetune import batches, inputs, preprocessing
-from electra_tf.finetune.classification import FlagsHead
+from electra_tf.finetune.multilabel import FlagsHead
 from electra_tf.finetune.registry import make_tasks
 from electra_tf.finetune.task import write_tasks
 from electra_tf.text.tokenization import Tokenizer

@@ -24,6 +24,7 @@ from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.finetune import classification, qa, qa_answers, tagging
 from electra_tf.finetune.registry import make_tasks
 from electra_tf.finetune.tag_schemes import tags_of
+from electra_tf.finetune.task import truncate_pair
 from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import Vocabulary
 from tests.parity.rows import Row, compare, equal, read_json, vocabulary
@@ -151,7 +152,7 @@ def _readers(directory: str) -> Iterator[Row]:
     for number, case in enumerate(read_json(directory, "truncate_seq_pair.json")):
         a = [f"a{i}" for i in range(case["len_a"])]
         b = [f"b{i}" for i in range(case["len_b"])]
-        cut = classification.truncate_pair(a, b, case["max_length"])
+        cut = truncate_pair(a, b, case["max_length"])
         yield equal(f"truncate/{number}", cut, (case["a"], case["b"]))
 
 
