@@ -3,7 +3,6 @@
 
 A document longer than a sequence is read through windows; example k's window w has the
 eid 1000 * k + w, as in the original. From outputs to answers and scores: `qa_answers`.
-Above 600 lines: a type of task is one file, its reader and its head.
 """
 
 from __future__ import annotations
@@ -62,21 +61,9 @@ _NO_BLANKS = (
 Answer = tuple[str, int | None]
 
 
-class Question(NamedTuple):
-    """A question as read from a file; its answers are not parsed yet."""
-
-    where: str
-    context: str
-    text: str
-    id: Any  # None where it has none
-    entry: Mapping[str, Any]
-
-
 def questions(source: Source) -> Iterator[Input]:
     """Questions to be answered, one by one."""
-    for one in asked(entries(source), refuse):
-        given = {} if one.id is None else {"id": one.id}
-        yield Input(one.where, given | {"question": one.text, "context": one.context})
+    return (one for one, _ in asked(entries(source), refuse))
 
 
 def entries(source: Source) -> Iterator[tuple[str, Any]]:
@@ -92,18 +79,10 @@ def entries(source: Source) -> Iterator[tuple[str, Any]]:
             yield where, row
 
 
-def _other_form(where: str, content: Any) -> UserError:
-    keys = ", ".join(content) if isinstance(content, Mapping) else shown(content)
-    return UserError(
-        f"{where}: no context (a text) with questions, but {keys:.200}.\n"
-        f"Convert it to {_FORMS}."
-    )
-
-
 def asked(
     found: Iterable[tuple[str, Any]], bad: Callable[[str, str], None]
-) -> Iterator[Question]:
-    """All questions on texts.
+) -> Iterator[tuple[Input, Mapping[str, Any]]]:
+    """All questions on texts, and the objects that their answers are in.
 
     Args:
       found: (place, object with a text and questions) for each.
@@ -116,11 +95,16 @@ def asked(
         context, qas = get("context"), get("qas", [entry])
         are_asked = isinstance(qas, list) and all(isinstance(x, Mapping) for x in qas)
         if not (are_asked and isinstance(context, str)):
-            raise _other_form(where, entry)
+            keys = ", ".join(entry) if isinstance(entry, Mapping) else shown(entry)
+            raise UserError(
+                f"{where}: no context (a text) with questions, but {keys:.200}.\n"
+                f"Convert it to {_FORMS}."
+            )
         for one in qas:
             text, name = one.get("question"), one.get("id", one.get("qid"))
             if isinstance(text, str):
-                yield Question(where, context, text, name, one)
+                fields = {} if name is None else {"id": name}
+                yield Input(where, fields | {"question": text, "context": context}), one
             else:
                 keys = ", ".join(map(str, one))
                 bad(where, f"the question is {shown(text)}, not a text; keys: {keys}")
@@ -179,10 +163,6 @@ class QAExample(NamedTuple):
     first: int = 0  # the answer's first character in the context
     answers: tuple[str, ...] = ()  # all right ones, to score by
 
-    def word_at(self, place: int) -> int:
-        """The number of the word that a character is in or follows."""
-        return bisect.bisect_right(self.starts, place) - 1
-
 
 class _Document(NamedTuple):
     """A context in tokens."""
@@ -207,8 +187,6 @@ def split_words(text: str) -> tuple[list[str], list[int]]:
 _words_of = functools.lru_cache(maxsize=1)(split_words)
 
 
-# Added to the logits of positions that cannot be part of an answer, as in the original.
-IMPOSSIBLE_POSITION = -1000.0
 # Width of the layers in the head, whatever the encoder's width.
 HIDDEN_SIZE = 512
 
@@ -281,18 +259,9 @@ class SpanHead(Head):
 
     def outputs(self, dense, hidden, features, training, seed):
         """Needs input_mask and segment_ids; in training start_positions, int32 [B]."""
-        import tensorflow as tf
+        from electra_tf.finetune import qa_graph
 
-        possible = tf.cast(features["input_mask"] * features["segment_ids"], tf.float32)
-        possible += tf.one_hot(0, tf.shape(possible)[1])
-        penalty = IMPOSSIBLE_POSITION * (1.0 - possible)  # [B, L]
-        start_logits = _scores(dense["dense"], hidden) + penalty
-        ends = self._ends(dense, hidden, start_logits, penalty, features, training)
-        if self.answerable_classifier:
-            answerable = self._answerable(dense, hidden, start_logits)
-        else:
-            answerable = tf.zeros(tf.shape(hidden)[:1])
-        return {"start_logits": start_logits, "answerable_logit": answerable} | ends
+        return qa_graph.head_outputs(self, dense, hidden, features, training)
 
     def loss(self, outputs, features, training):
         """Needs start_positions, end_positions and is_impossible, int32 [B]."""
@@ -330,77 +299,6 @@ class SpanHead(Head):
 
         return qa_graph.outputs(task.config, compute, inputs)
 
-    def _ends(self, dense, hidden, start_logits, penalty, features, training):
-        """End logits, and the best starts and ends by log-probability."""
-        import tensorflow as tf
-
-        batch, beam = tf.shape(hidden)[0], self.beam_size
-        found = {
-            "start_top_log_probs": tf.zeros([batch, beam]),
-            "start_top_index": tf.zeros([batch, beam], tf.int32),
-            "end_top_log_probs": tf.zeros([batch, beam, beam]),
-            "end_top_index": tf.zeros([batch, beam, beam], tf.int32),
-        }
-        if not self.joint_prediction:
-            return found | {"end_logits": _scores(dense["dense_1"], hidden) + penalty}
-        top = tf.math.top_k(tf.nn.log_softmax(start_logits), beam)
-        found["start_top_log_probs"], found["start_top_index"] = top
-        if training:
-            starts = features["start_positions"][:, None]
-            logits = self.ends_given(dense, hidden, starts)[:, 0] + penalty
-            return found | {"end_logits": logits}
-        logits = self.ends_given(dense, hidden, top.indices) + penalty[:, None]
-        top = tf.math.top_k(tf.nn.log_softmax(logits), beam)
-        found["end_top_log_probs"], found["end_top_index"] = top
-        return found | {"end_logits": tf.zeros_like(start_logits)}
-
-    def ends_given(self, dense, hidden, starts):
-        """Scores of each end [B, S, L] given the starts [B, S].
-
-        The hidden layer sees (start, end) side by side; its product is the sum of two,
-        so no [B, S, L, 2H] is made, and one start at a time no [B, S, L, 512] either.
-        """
-        import tensorflow as tf
-
-        from electra_tf.model.layers import gather_positions, gelu
-
-        layer, width = dense["qa_hidden"], hidden.shape[-1]
-        kernel = tf.cast(layer.kernel.value, hidden.dtype)
-        bias = tf.cast(layer.bias.value, hidden.dtype)
-        states = gather_positions(hidden, starts)  # [B, S, H]
-        of_start = tf.matmul(states, kernel[:width]) + bias
-        of_end = tf.matmul(hidden, kernel[width:])  # [B, L, 512]
-
-        def scores(one_start):  # [B, 512]
-            return _scores(dense["dense_1"], gelu(one_start[:, None] + of_end))
-
-        if starts.shape[1] == 1:
-            return scores(of_start[:, 0])[:, None]
-        by_start = tf.transpose(of_start, [1, 0, 2])
-        found = tf.map_fn(scores, by_start, fn_output_signature=tf.float32)
-        return tf.transpose(found, [1, 0, 2])
-
-    def _answerable(self, dense, hidden, start_logits):
-        import tensorflow as tf
-
-        from electra_tf.model.layers import gelu
-
-        *_, last = dense.values()
-        state = hidden[:, 0]
-        if self.answerable_uses_start_logits:
-            weights = tf.cast(tf.nn.softmax(start_logits), hidden.dtype)
-            expected = tf.matmul(weights[:, None], hidden)[:, 0]
-            state = gelu(dense["dense_2"](tf.concat([state, expected], -1)))
-        return tf.cast(last(state)[:, 0], tf.float32)
-
-
-def _scores(layer, states):
-    """A dense layer of width 1 on [B, L, D]: float32 [B, L]."""
-    import tensorflow as tf
-
-    flat = tf.reshape(states, [-1, states.shape[-1]])
-    return tf.cast(tf.reshape(layer(flat), tf.shape(states)[:-1]), tf.float32)
-
 
 class QATask(Task):
     """A set of questions with answers that stand in a text.
@@ -410,8 +308,6 @@ class QATask(Task):
       score_by: "words", as SQuAD; "characters", for scripts without blanks.
     """
 
-    main_metric = "f1"
-
     def __init__(self, name, config, tokenizer):
         super().__init__(name, config, tokenizer)
         qa_answers.check_window(config)
@@ -420,11 +316,12 @@ class QATask(Task):
         usual = "offsets" if self.description else "original"
         self.answer_text = config.answer_text or usual
         self.score_by = self.description.get("score_by", "words")
-        if self.score_by == "characters":
-            self.main_metric = qa_answers.CHARACTER_F1
+        by_words = self.score_by == "words"
+        self.main_metric = "f1" if by_words else qa_answers.CHARACTER_F1
         self._last: _Document | None = None
         # Most words of a language are rare, but most words of a text are not.
-        self._places = functools.lru_cache(1 << 16)(self._places_in)
+        cached = functools.lru_cache(1 << 16)
+        self._places = cached(lambda word: self.tokenizer.encode_with_offsets(word)[1])
 
     def check(self) -> None:
         """Joint prediction has no score of "no answer" but the classifier's."""
@@ -446,24 +343,20 @@ class QATask(Task):
         names += ("max_seq_length", "qa_na_threshold")
         hparams = {name: getattr(self.config, name) for name in names}
         hparams["answer_text"] = self.answer_text
-        own = {"hparams": hparams, "has_impossible": self.is_v2}
-        return super().settings() | own
+        return super().settings() | {"hparams": hparams, "has_impossible": self.is_v2}
 
     def feature_settings(self) -> dict[str, Any]:
         """Where answers stand depends on how their text is found."""
-        return super().feature_settings() | {
-            "answer_text": self.answer_text,
-            "places": 3,  # the version of `_place`
-        }
+        own = {"answer_text": self.answer_text, "places": 3}  # the version of `_place`
+        return super().feature_settings() | own
 
     def path(self, split: str) -> Path:
         """The file of a split."""
         if self.description:
             return super().path(split)
         folder = Path(self.config.raw_data_dir(self.name))
-        names = [f"{split}.jsonl", f"{split}.jsonl.gz"]
-        if not self.is_mrqa:
-            names = [f"{split}.json", inputs.parquet_name(split)]
+        names = [f"{split}.json", inputs.parquet_name(split)]
+        names = [f"{split}.jsonl", f"{split}.jsonl.gz"] if self.is_mrqa else names
         paths = [folder / name for name in names]
         return next((path for path in paths if path.is_file()), paths[0])
 
@@ -476,25 +369,23 @@ class QATask(Task):
         found: list[QAExample] = []
         seen: set[str] = set()
         bad = functools.partial(self.bad, split)
-        for question in asked(self.entries(split), bad):
-            context = question.context
-            name = str(len(found) if question.id is None else question.id)
+        for (where, fields), entry in asked(self.entries(split), bad):
+            base = self.input_example(len(found), fields)
+            name = base.question_id
             # An answer is known by its question's id alone.
             if split != "train" and name in seen:
                 raise UserError(
-                    f"{question.where}: the question id {shown(name)} is there twice.\n"
+                    f"{where}: the question id {shown(name)} is there twice.\n"
                     "Give each question an id of its own."
                 )
             seen.add(name)
-            if question.id is None:
+            if "id" not in fields:
                 self.remark(split, "questions without an id are known by number")
-            texts = question.text, context, *_words_of(context)
-            base = QAExample(len(found), name, *texts)
             try:
-                found.append(self._answered(base, question.entry, split))
+                found.append(self._answered(base, entry, split))
             except ValueError as error:
-                which = f"{name!r}, {shown(question.text)}"
-                bad(question.where, f"{error}, of the question {which}")
+                which = f"{name!r}, {shown(base.question)}"
+                bad(where, f"{error}, of the question {which}")
         return found
 
     def _answered(
@@ -540,8 +431,8 @@ class QATask(Task):
                 f"the answer {text[:40]!r} is not at its answer_start {start}, where "
                 f"{at!r} stands, and is there {base.context.count(text)} times"
             )
-        begin = base.word_at(first)
-        end = base.word_at(min(first + len(text), len(base.context)) - 1)
+        last = min(first + len(text), len(base.context)) - 1
+        begin, end = (bisect.bisect_right(base.starts, x) - 1 for x in (first, last))
         return base._replace(start=begin, end=end, answer=text, first=first)
 
     def _place(self, context: str, text: str, start: int | None) -> int | None:
@@ -620,9 +511,6 @@ class QATask(Task):
         start, places = document.starts[word], self._places(document.words[word])
         return [(start + first, start + end) for first, end in places]
 
-    def _places_in(self, word: str) -> list[tuple[int, int]]:
-        return self.tokenizer.encode_with_offsets(word)[1]
-
     def windows(self, example: QAExample) -> list[qa_answers.Window]:
         """The windows on an example's document."""
         count, query = len(self._document(example).tokens), len(self._query(example))
@@ -699,22 +587,8 @@ class QATask(Task):
 
         Of 2.0 also the answers to submit, empty above the threshold of null odds.
         """
-        best = {
-            question: [
-                {"text": answer.text, "probability": probability}
-                | {"start_logit": answer.start_logit, "end_logit": answer.end_logit}
-                for answer, probability in zip(
-                    answers, qa_answers.probabilities(answers), strict=True
-                )
-            ]
-            for question, (answers, *_) in scorer.decoded.items()
-        }
-        content = {"preds": scorer.predictions, "nbest": best}
-        if self.is_v2:
-            content["null_odds"] = scorer.null_odds
-            content["submission"] = scorer.submitted
         paths = []
-        for name, value in content.items():
+        for name, value in scorer.files().items():
             path = Path(directory) / f"{self.name}_{split}_{name}.json"
             atomic_write(path, json.dumps(value, indent=1) + "\n")
             paths.append(str(path))

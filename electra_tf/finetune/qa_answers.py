@@ -398,6 +398,22 @@ class QAScorer(Scorer):
             for name, answer in self.predictions.items()
         }
 
+    def files(self) -> dict[str, Any]:
+        """The content of each file in SQuAD's form; of 2.0 two more."""
+        best = {
+            question: [
+                {"text": answer.text, "probability": probability}
+                | {"start_logit": answer.start_logit, "end_logit": answer.end_logit}
+                for answer, probability in zip(
+                    answers, probabilities(answers), strict=True
+                )
+            ]
+            for question, (answers, *_) in self.decoded.items()
+        }
+        more = {"null_odds": self.null_odds, "submission": self.submitted}
+        found = {"preds": self.predictions, "nbest": best}
+        return found | (more if self._task.is_v2 else {})
+
     def get_results(self) -> list[tuple[str, float]]:
         """The official results."""
         task, predictions = self._task, self.predictions

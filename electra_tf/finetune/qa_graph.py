@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers to questions as graph operations, through the windows of `qa.QATask`.
+"""Spans and answers as graph operations, through the windows of `qa.QATask`.
 
 The rules are those of `qa_answers`, which scores by the original's program.
 
@@ -17,10 +17,13 @@ import tensorflow as tf
 from electra_tf.finetune import qa_answers
 from electra_tf.finetune.qa_answers import Answer
 from electra_tf.finetune.task import Task
+from electra_tf.model.layers import gather_positions, gelu
 from electra_tf.text import tf_packing
 from electra_tf.text.tf_packing import EncoderInputs
 from electra_tf.text.tf_tokenization import characters
 
+# Added to the logits of positions that cannot be part of an answer, as in the original.
+_IMPOSSIBLE_POSITION = -1000.0
 _NEVER = -1e9
 _NOTHING = Answer(qa_answers.NO_SPAN, 0.0, 0.0)
 # Outputs of a head that predicts the end from the start.
@@ -44,6 +47,83 @@ class _Spans(NamedTuple):
     probability: tf.Tensor
     start: tf.Tensor
     end: tf.Tensor
+
+
+def head_outputs(head, dense, hidden, features, training) -> dict[str, tf.Tensor]:
+    """The outputs of a `qa.SpanHead`; arguments as of `Head.outputs`."""
+    possible = tf.cast(features["input_mask"] * features["segment_ids"], tf.float32)
+    possible += tf.one_hot(0, tf.shape(possible)[1])
+    penalty = _IMPOSSIBLE_POSITION * (1.0 - possible)  # [B, L]
+    start_logits = _scores(dense["dense"], hidden) + penalty
+    starts = features["start_positions"][:, None] if training else None
+    ends = _ends(head, dense, hidden, start_logits, penalty, starts)
+    if head.answerable_classifier:
+        answerable = _answerable(head, dense, hidden, start_logits)
+    else:
+        answerable = tf.zeros(tf.shape(hidden)[:1])
+    return {"start_logits": start_logits, "answerable_logit": answerable} | ends
+
+
+def _ends(head, dense, hidden, start_logits, penalty, right_starts):
+    """End logits, and the best starts and ends by log-probability."""
+    batch, beam = tf.shape(hidden)[0], head.beam_size
+    found = {
+        "start_top_log_probs": tf.zeros([batch, beam]),
+        "start_top_index": tf.zeros([batch, beam], tf.int32),
+        "end_top_log_probs": tf.zeros([batch, beam, beam]),
+        "end_top_index": tf.zeros([batch, beam, beam], tf.int32),
+        "end_logits": tf.zeros_like(start_logits),
+    }
+    if not head.joint_prediction:
+        return found | {"end_logits": _scores(dense["dense_1"], hidden) + penalty}
+    top = tf.math.top_k(tf.nn.log_softmax(start_logits), beam)
+    found["start_top_log_probs"], found["start_top_index"] = top
+    if right_starts is not None:
+        logits = ends_given(dense, hidden, right_starts)[:, 0] + penalty
+        return found | {"end_logits": logits}
+    logits = ends_given(dense, hidden, top.indices) + penalty[:, None]
+    top = tf.math.top_k(tf.nn.log_softmax(logits), beam)
+    found["end_top_log_probs"], found["end_top_index"] = top
+    return found
+
+
+def ends_given(dense, hidden, starts):
+    """Scores of each end [B, S, L] given the starts [B, S].
+
+    The hidden layer sees (start, end) side by side; its product is the sum of two, so
+    no [B, S, L, 2H] is made, and one start at a time no [B, S, L, 512] either.
+    """
+    layer, width = dense["qa_hidden"], hidden.shape[-1]
+    kernel = tf.cast(layer.kernel.value, hidden.dtype)
+    bias = tf.cast(layer.bias.value, hidden.dtype)
+    states = gather_positions(hidden, starts)  # [B, S, H]
+    of_start = tf.matmul(states, kernel[:width]) + bias
+    of_end = tf.matmul(hidden, kernel[width:])  # [B, L, 512]
+
+    def scores(one_start):  # [B, 512]
+        return _scores(dense["dense_1"], gelu(one_start[:, None] + of_end))
+
+    if starts.shape[1] == 1:
+        return scores(of_start[:, 0])[:, None]
+    by_start = tf.transpose(of_start, [1, 0, 2])
+    found = tf.map_fn(scores, by_start, fn_output_signature=tf.float32)
+    return tf.transpose(found, [1, 0, 2])
+
+
+def _answerable(head, dense, hidden, start_logits):
+    *_, last = dense.values()
+    state = hidden[:, 0]
+    if head.answerable_uses_start_logits:
+        weights = tf.cast(tf.nn.softmax(start_logits), hidden.dtype)
+        expected = tf.matmul(weights[:, None], hidden)[:, 0]
+        state = gelu(dense["dense_2"](tf.concat([state, expected], -1)))
+    return tf.cast(last(state)[:, 0], tf.float32)
+
+
+def _scores(layer, states):
+    """A dense layer of width 1 on [B, L, D]: float32 [B, L]."""
+    flat = tf.reshape(states, [-1, states.shape[-1]])
+    return tf.cast(tf.reshape(layer(flat), tf.shape(states)[:-1]), tf.float32)
 
 
 def answers(task: Task, tokenizer, compute, question: tf.Tensor, context: tf.Tensor):

@@ -2,7 +2,6 @@
 """Tagging of words in CoNLL files; labels are BIOES, scores count whole spans.
 
 Plain tags, such as parts of speech, are labels as they are, scored word by word.
-Above 600 lines: a type of task is one file, its task and its head.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import tensorflow as tf
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.model import ModelConfig
 from electra_tf.errors import UserError
+from electra_tf.finetune import qa_graph
 from electra_tf.finetune.model import (
     FinetuningModel,
     TaskHead,
@@ -143,7 +144,7 @@ def test_ends_are_scored_as_by_one_wide_layer():
         variable.assign(rng.normal(size=variable.shape))
     hidden = tf.constant(rng.normal(size=(3, 5, 6)), tf.float32)
     starts = tf.constant([[0, 1], [2, 4], [3, 3]])
-    ours = head.head.ends_given(head.dense, hidden, starts).numpy()
+    ours = qa_graph.ends_given(head.dense, hidden, starts).numpy()
     for row in range(3):
         for number in range(2):
             start = tf.tile(hidden[row, starts[row, number]][None], [5, 1])
