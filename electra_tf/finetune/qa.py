@@ -397,8 +397,7 @@ class QATask(Task):
         """
         spans, answers = _answers(entry, "detected_answers"), _answers(entry)
         is_impossible = _truth(entry.get("is_impossible"))
-        texts = (text for text, _ in answers or ())
-        right = tuple(text for text in texts if text.strip() or not self.is_v2)
+        right = tuple(t for t, _ in answers or () if t.strip() or not self.is_v2)
         is_some = bool("".join(right).strip())
         if is_impossible and is_some:
             raise ValueError("is_impossible is true, but there are answers")

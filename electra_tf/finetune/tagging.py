@@ -11,7 +11,6 @@ import collections
 import dataclasses
 import functools
 import itertools
-import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,7 +35,6 @@ from electra_tf.finetune.task import (
 )
 from electra_tf.storage.files import atomic_write
 
-_TAG = re.compile(r"O|[BIES]-.+", re.DOTALL)
 _CUT_OFF = "(cut off)"  # in confusion matrices
 NO_TAG = "_"  # of a word beyond max_seq_length, where tags are plain
 
@@ -95,10 +93,7 @@ class SpanScorer(Scorer):
         return [*found.items(), ("loss", loss)]
 
     def details(self) -> dict[str, Any]:
-        """Precision, recall and F1 of the spans of each class, and how many there are.
-
-        In percent.
-        """
+        """Each class's precision, recall and F1 in percent, and its number of spans."""
         both, classes = [self._spans(x) for x in ("predictions", "labels")], {}
         for name in sorted({name for spans in both for *_, name in spans}):
             ours, gold = ({s for s in spans if s[-1] == name} for spans in both)
@@ -331,9 +326,9 @@ class TaggingTask(Task):
     def check(self) -> None:
         """The tags are in one scheme; a model that is not trained knows all classes."""
         train, dev = self.path("train"), self.path("dev")
-        if not self.stored and train.is_file():
-            if self.read("train") and not self.labels:
-                raise UserError(f"{train} has words, but no tags.")
+        is_read = not self.stored and train.is_file() and self.read("train")
+        if is_read and not self.labels:
+            raise UserError(f"{train} has words, but no tags.")
         if not (self.config.scores_dev and (self.stored or self.description)):
             return
         known = {_class_of(tag) for tag in self.labels}
@@ -369,7 +364,7 @@ class TaggingTask(Task):
 
     def reading(self, tags: Sequence[str]) -> list[Span]:
         """The spans in tags."""
-        return tag_schemes.spans_in(tags)
+        return tag_schemes.spans_in(tags, self.is_original)
 
     # Reading.
 
@@ -377,13 +372,15 @@ class TaggingTask(Task):
         """All sentences whose words all have a tag, or that have no tags."""
         found: list[TaggingExample] = []
         for where, words, tags, identity in self.sentences(split):
-            marks, wrong = [self._bioes(tag) for tag in tags or ()], ""
+            marks, wrong = [*map(self._bioes, tags or ())], ""
             if tags is not None and len(words) != len(tags):
                 wrong = f"{len(words)} words, {len(marks)} tags"
             elif None in marks:
                 tag = shown(tags[marks.index(None)])
                 hint = '; "scheme": "plain" takes any tag' * bool(self.description)
-                wrong = f"the tag {tag} is not O, nor like {self._tags_like()}{hint}"
+                letters = tag_schemes.LETTERS[self.scheme or "BIOES"]
+                like = ", ".join(f"{letter}-PER" for letter in letters)
+                wrong = f"the tag {tag} is not O, nor like {like}{hint}"
             if wrong:
                 self.bad(split, where, wrong)
                 continue
@@ -394,11 +391,7 @@ class TaggingTask(Task):
         return found
 
     def _bioes(self, tag: str) -> str | None:
-        return tag_schemes.as_bioes(tag, self.scheme)
-
-    def _tags_like(self) -> str:
-        letters = tag_schemes.LETTERS.get(self.scheme or "", "BIES")
-        return ", ".join(f"{letter}-PER" for letter in letters)
+        return tag_schemes.as_bioes(tag, self.scheme or "BIOES")
 
     def _sentences(self, split: str) -> list[Sentence]:
         """All sentences of a file that can be used."""
@@ -422,9 +415,8 @@ class TaggingTask(Task):
         return form in ("json", "jsonl", "parquet")
 
     def _of_rows(self, split: str) -> Iterator[Sentence]:
-        usual = (("words", conll.WORDS), ("tags", conll.TAGS))
-        given = self.description
-        columns = [(given[k],) if k in given else names for k, names in usual]
+        usual, given = {"words": conll.WORDS, "tags": conll.TAGS}, self.description
+        columns = [(given[k],) if k in given else usual[k] for k in usual]
         for where, row in inputs.records(self.source(split)):
             try:
                 sentence = conll.sentence_of(where, row, columns, self.identity)
@@ -468,12 +460,10 @@ class TaggingTask(Task):
     def feature_specs(self) -> tuple[FeatureSpec, ...]:
         """Places and tags of words."""
         shape = (self.config.max_seq_length,)
-        return (
-            FeatureSpec("labels", shape, "int32"),
-            FeatureSpec("labels_mask", shape, "float32"),
-            FeatureSpec("labeled_positions", shape, "int32"),
-            FeatureSpec("eid", (), "int32"),
-        )
+        of_words = {"labels": "int32", "labels_mask": "float32"}
+        of_words["labeled_positions"] = "int32"
+        found = (FeatureSpec(name, shape, kind) for name, kind in of_words.items())
+        return *found, FeatureSpec("eid", (), "int32")
 
     def featurize(self, example: TaggingExample, is_training: bool):
         """[CLS] words [SEP]; a word is tagged at its first wordpiece."""
@@ -533,11 +523,10 @@ class TaggingTask(Task):
         """
         [row] = rows
         there, count = _num_words(row), len(example.words)
-        tags = task.plain(row["tags"][:there])
+        tags = self._written(task.plain(row["tags"][:there]), count)
         best = map(task.rounded, row["probabilities"][:there])
         shares = [*best, *[None] * (count - there)]
-        tagged = {"tags": self._written(tags, count), "probabilities": shares}
-        return {"words": example.words} | tagged
+        return {"words": example.words, "tags": tags, "probabilities": shares}
 
     def right_answer(self, split: str, example: TaggingExample) -> list[str] | None:
         """The tags in the scheme of the data."""
@@ -569,12 +558,12 @@ class TaggingTask(Task):
     def _written(self, tags: list[str], count: int) -> list[str]:
         if self.is_plain:
             return [*tags, *[NO_TAG] * (count - len(tags))]
-        return tags_of(self.reading(tags), count, self.scheme or "BIOES")
+        return tags_of(self.reading(tags), count, self.scheme or "IOB2")
 
 
 def _class_of(tag: str) -> str:
     """The class in a tag; of a plain tag, and of O, itself."""
-    return tag[2:] if _TAG.fullmatch(tag) and tag != "O" else tag
+    return tag[2:] if tag != "O" and tag_schemes.as_bioes(tag, "BIOES") else tag
 
 
 def _named(tags: list[str] | None, names: Sequence[str]) -> list[str] | None:
@@ -600,16 +589,6 @@ class ChunkTask(TaggingTask):
         if split == "test" and width < (self._tagged_width() or 2):
             return conll.Layout(width=width)
         return conll.Layout(width=max(width, 2), tags=max(width, 2) - 1)
-
-    def _bioes(self, tag: str) -> str | None:
-        return tag_schemes.as_bioes(tag, "BIOES")
-
-    def reading(self, tags: Sequence[str]) -> list[Span]:
-        """The original's spans."""
-        return spans_of(tags)
-
-    def _written(self, tags: list[str], count: int) -> list[str]:
-        return tags_of(self.reading(tags), count, "IOB2")
 
 
 def spans_of(tags: Sequence[str]) -> list[Span]:
