@@ -539,12 +539,11 @@ class TaggingTask(Task):
 
         Tags are in the scheme of the data; where they have none, only the predicted.
         """
-        rows, lines = self.predicted(split, scorer), []
-        between = self._separator(split)
+        rows, lines, between = self.predicted(split, scorer), [], self._separator(split)
         for row in rows:
-            names = ("words", "correct", "tags")
-            columns = zip(*(row[name] for name in names if name in row), strict=True)
-            lines += [f"{between.join(cells)}\n" for cells in columns] + ["\n"]
+            columns = (row[x] for x in ("words", "correct", "tags") if x in row)
+            cells = zip(*columns, strict=True)
+            lines += [*(f"{between.join(one)}\n" for one in cells), "\n"]
         path = Path(directory) / f"{self.name}_{split}.txt"
         atomic_write(path, "".join(lines))
         return [task.write_jsonl(path.with_suffix(".jsonl"), rows), str(path)]

@@ -10,7 +10,7 @@ import tensorflow as tf
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.finetune import batches
 from electra_tf.finetune.batches import head_outputs, num_parts
-from electra_tf.finetune.model import FinetuningModel, training_task
+from electra_tf.finetune.model import FinetuningModel
 from electra_tf.finetune.preprocessing import FeatureStore
 from tests.helpers.tiny_finetuning import TINY
 
@@ -116,23 +116,3 @@ def test_parts_are_made_where_they_save_padding(lengths, expected):
         "D", "m", TINY | HPARAMS | {"train_batch_size": 64}
     )
     assert num_parts(config, np.array(lengths), seed=1) == expected
-
-
-def test_padding_beyond_the_longest_example_changes_no_loss(model):
-    task, store = training_task(model), store_of("a", 4)
-    batch = {name: tf.constant(store[name]) for name in store}
-
-    @tf.function(reduce_retracing=True)
-    def sums(ids, mask, segments):
-        names = ("input_ids", "input_mask", "segment_ids")
-        cut = batch | dict(zip(names, (ids, mask, segments), strict=True))
-        return task.loss(cut, None, None)
-
-    names = ("input_ids", "input_mask", "segment_ids")
-    spec = [tf.TensorSpec([4, None], tf.int32)] * 3
-    unknown = sums.get_concrete_function(*spec)
-    for extra in (0, 7):
-        padded = [tf.pad(batch[name], [[0, 0], [0, extra]]) for name in names]
-        loss, _ = unknown(*padded)
-        expected, _ = task.loss(batch, None, None)
-        np.testing.assert_allclose(loss, expected, rtol=1e-5)

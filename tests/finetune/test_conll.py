@@ -257,17 +257,22 @@ def test_running_text_is_cut_as_by_the_tokenizer(tmp_path):
         assert len(features["labeled_positions"]) == len(words)
 
 
-@pytest.mark.parametrize(
-    ("text", "column", "message"),
-    [
+def test_columns_that_cannot_be_read_are_refused(tmp_path):
+    """Inputs of predictions, by the layout of files of data."""
+    path = tmp_path / "x.conll"
+    for text, column, message in (
         ("anna O\npeter walks O\n", None, "line 2: .* not 2 columns"),
-        ("anna\tx\npeter\n\n", None, "line 2: .* not 2 columns"),
-        ("anna lives in rome\nbob\n", None, "line 2: .* not 4 columns"),
         ("1\tanna\tO\tO\n2\tsings\tO\tO\n", None, "the first column counts"),
         ("anna\tO\n", 3, "no column 3"),
-    ],
-)
-def test_columns_that_cannot_be_read_are_refused(tmp_path, text, column, message):
-    (tmp_path / "x.conll").write_text(text)
-    with pytest.raises(UserError, match=f"x.conll.* {message}"):
-        asked(tmp_path / "x.conll", column=column)
+    ):
+        path.write_text(text)
+        with pytest.raises(UserError, match=f"x.conll.* {message}"):
+            asked(path, column=column)
+
+
+def test_sentence_with_a_bad_line_is_left_out_whole(tmp_path):
+    text = "the B-X\ncat dog I-X\nran I-X\n\ndog O\n"
+    options = {"on_bad_example": "skip"}
+    [task] = own_tasks(tmp_path, {"train.txt": text}, "tagging", **options)
+    assert [example.words for example in task.read("dev")] == [["dog"]]
+    assert "line 2" in "".join(task.skipped["dev"])

@@ -7,14 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
 from electra_tf.finetune import glue
-from electra_tf.finetune.registry import make_tasks
 from electra_tf.storage.mirror import Outputs
-from electra_tf.text.vocabulary import Vocabulary
 from tests.helpers import memory_bucket
-from tests.helpers.own_task import write_files
+from tests.helpers.own_task import own_tasks
 
 
 def test_archive_of_all_eleven_files(tmp_path):
@@ -70,10 +67,8 @@ HEADER = "index\tsentence\n"
 
 
 def task_of(folder, task, split, text, **hparams):
-    write_files(folder, {f"finetuning_data/{task}/{split}.tsv": text})
-    hparams |= {"task_names": [task], "max_seq_length": 16}
-    config = FinetuningConfig.from_hparams(str(folder), "m", hparams)
-    [found] = make_tasks(config, Vocabulary.load(folder / "vocab.txt"))
+    files = {f"finetuning_data/{task}/{split}.tsv": text}
+    [found] = own_tasks(folder, files, task_names=[task], **hparams)
     return found
 
 

@@ -64,20 +64,26 @@ def answered(task, split, places):
     return scorer
 
 
-def test_predictions_of_a_test_set_need_no_scores(tmp_path):
-    asked = [{"id": n, "question": "who ?"} for n in ("a", "b")]
-    task = task_on(tmp_path, squad(question()), test=squad(*asked))
-    scorer = answered(task, "test", [(1, 1), (5, 6)])
-    paths = task.write_predictions("test", scorer, str(tmp_path / "out"))
-    *paths, lines = paths
-    rows = [json.loads(line) for line in open(lines)]
-    assert [row["answer"] for row in rows] == ["dog", "cat ran"]
-    assert [row["context"][row["start"] : row["end"]] for row in rows] == [
-        row["answer"] for row in rows
-    ]
-    files = {p.rpartition("_")[2]: json.loads(open(p).read()) for p in paths}
-    assert files["preds.json"] == {"a": "dog", "b": "cat ran"}
-    assert files["nbest.json"]["a"][0]["text"] == "dog"
+@pytest.mark.parametrize("is_v2", [False, True])
+def test_files_of_a_test_set(tmp_path, is_v2):
+    """They need no scores; the threshold, which the official script lacks, applies."""
+    asked = [{"id": n, "question": "who ?"} for n in ("a", "b", "c")]
+    more = {"has_impossible": is_v2, "qa_na_threshold": -3.0}
+    task = task_on(tmp_path, squad(question()), test=squad(*asked), **more)
+    scorer = answered(task, "test", [(1, 1), (5, 6), (1, 1)])
+    for number, odds in enumerate((-3.1, -3.0, -2.9)):
+        scorer.rows[number]["answerable_logit"] = odds
+    *paths, lines = task.write_predictions("test", scorer, str(tmp_path / "out"))
+    rows = [json.loads(row) for row in open(lines)]
+    assert [row["answer"] for row in rows] == ["dog", "cat ran", "dog"]
+    for row in rows:
+        assert row["context"][row["start"] : row["end"]] == row["answer"]
+    files = {p.rpartition("_test_")[2]: json.loads(open(p).read()) for p in paths}
+    assert files.pop("nbest.json")["a"][0]["text"] == "dog"
+    assert files.pop("preds.json") == {"a": "dog", "b": "cat ran", "c": "dog"}
+    submitted = {"a": "dog", "b": "cat ran", "c": ""}
+    more = {"null_odds.json": {"a": -3.1, "b": -3.0, "c": -2.9}}
+    assert files == (more | {"submission.json": submitted} if is_v2 else {})
 
 
 @pytest.mark.parametrize("is_joint", [True, False])
@@ -113,25 +119,6 @@ def test_answers_are_those_that_are_scored(tmp_path, is_joint):
         assert found["score"] == pytest.approx(expected.best.score, abs=1e-5)
         assert found["null_odds"] == pytest.approx(expected.null_odds, abs=1e-5)
     assert "" in answers and len(answers) > 20
-
-
-def test_submission_applies_the_threshold(tmp_path):
-    """The official script has none."""
-    asked = [{"id": n, "question": "who ?"} for n in ("a", "b", "c")]
-    files = {"train": squad(question()), "test": squad(*asked)}
-    task = task_on(tmp_path, **files, has_impossible=True, qa_na_threshold=-3.0)
-    scorer = answered(task, "test", [(1, 1), (5, 6), (1, 1)])
-    for number, odds in enumerate((-3.1, -3.0, -2.9)):
-        scorer.rows[number]["answerable_logit"] = odds
-    paths = task.write_predictions("test", scorer, str(tmp_path / "out"))
-    files = {p.rpartition("_test_")[2]: p for p in paths}
-    preds, odds, given = (
-        json.loads(open(files[f"{name}.json"]).read())
-        for name in ("preds", "null_odds", "submission")
-    )
-    assert preds == {"a": "dog", "b": "cat ran", "c": "dog"}
-    assert odds == {"a": -3.1, "b": -3.0, "c": -2.9}
-    assert given == {"a": "dog", "b": "cat ran", "c": ""}
 
 
 def test_unusable_questions_are_named(tmp_path):
@@ -325,7 +312,13 @@ KEYS = '"context", "question" and "answers": {"text": [...], "answer_start": [..
         ([flat(answers=[ONE], question=None)], ["question is None"]),
         (["x"], ["array of objects"]),
         (nested(context=["x"], answers=[ONE]), ["no context (a text)", KEYS]),
-        ({"data": [{"paragraphs": [{"context": "x", "qas": 1}]}]}, ["paragraph 0"]),
+        *(
+            (
+                {"data": [{"paragraphs": [{"context": "x", "qas": qas}]}]},
+                ["paragraph 0"],
+            )
+            for qas in (1, "who ?", ["who ?"], [["who ?"]])
+        ),
         ("[1", ["train.json", "JSON"]),
     ],
 )

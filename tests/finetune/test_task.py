@@ -11,44 +11,27 @@ import zipfile
 import numpy as np
 import pytest
 
-from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.finetune import batches, inputs, preprocessing
 from electra_tf.finetune.multilabel import FlagsHead
-from electra_tf.finetune.registry import make_tasks
 from electra_tf.finetune.task import write_tasks
 from electra_tf.text.tokenization import Tokenizer
-from electra_tf.text.vocabulary import Vocabulary
 from tests.helpers.own_task import own_tasks, with_answer, write_files
-from tests.helpers.runs import SPECIAL, refused
+from tests.helpers.runs import refused
 
 WORDS = ["the", "dog", "cat", "sat", "ran", "paris", "##s", "?", ".", "who"]
 
 
-@pytest.fixture
-def data(tmp_path):
-    tokens = [*SPECIAL, *WORDS]
-    (tmp_path / "vocab.txt").write_text("".join(f"{t}\n" for t in tokens))
-    return tmp_path
+def tasks_of(folder, *names, files=None, words=WORDS, **hparams):
+    """The original's tasks, on files below finetuning_data."""
+    files = {f"finetuning_data/{name}": text for name, text in (files or {}).items()}
+    short = {"max_seq_length": 12, "max_query_length": 5, "words": words}
+    return own_tasks(folder, files, task_names=[*names], **short | hparams)
 
 
-def write(data, path, text):
-    path = data / "finetuning_data" / path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    return path
-
-
-def tasks_of(data, *names, **hparams):
-    short = {"max_seq_length": 12, "max_query_length": 5, "beam_size": 5}
-    hparams = {"task_names": list(names)} | short | hparams
-    config = FinetuningConfig.from_hparams(str(data), "m", hparams)
-    return make_tasks(config, Vocabulary.load(data / "vocab.txt"))
-
-
-def test_skipped_examples_are_listed_with_the_features(data):
+def test_skipped_examples_are_listed_with_the_features(tmp_path):
     text = "x\t1\t\tthe dog\nx\t7\t\tthe cat\nx\t0\nx\t0\t\tran\n"
-    write(data, "cola/train.tsv", text)
-    tasks = tasks_of(data, "cola", on_bad_example="skip")
+    files = {"cola/train.tsv": text}
+    tasks = tasks_of(tmp_path, "cola", files=files, on_bad_example="skip")
     for _ in range(2):  # built, then read
         store = preprocessing.features(tasks[0].config, tasks, "train", True)
         assert [line.partition(": ")[2] for line in store.skipped] == [
@@ -58,50 +41,24 @@ def test_skipped_examples_are_listed_with_the_features(data):
         assert store["cola:eid"].tolist() == [0, 3]
 
 
-def test_word_without_tokens_keeps_its_place(data):
+def test_word_without_tokens_keeps_its_place(tmp_path):
     text = "the X B-NP\n\u200b X I-NP\ndog X I-NP\n\n"
-    write(data, "chunk/train.txt", text)
-    write(data, "chunk/dev.txt", text)
-    [task] = tasks_of(data, "chunk")
+    files = dict.fromkeys(("chunk/train.txt", "chunk/dev.txt"), text)
+    [task] = tasks_of(tmp_path, "chunk", files=files)
     [example] = task.examples("train")
     [features] = task.featurize(example, True)
     assert features["labeled_positions"] == [1, 2, 2]
     assert len(features["labels"]) == 3
 
 
-def test_line_with_other_columns_is_named(data):
-    lines = ["the X B-NP", "10 000 X I-NP", "dog X I-NP", "", "the X B-NP", ""]
-    write(data, "chunk/train.txt", "\n".join(lines))
-    refused(lambda: tasks_of(data, "chunk"), "line 2", "columns")
-    [task] = tasks_of(data, "chunk", on_bad_example="skip")
-    assert [example.words for example in task.read("train")] == [["the"]]
-    # Between tabs a word may have a blank in it, and everywhere a no-break space.
-    for text in (
-        "\n".join(lines).replace("10 000", "10\u00a0000"),
-        "\n".join(lines).replace(" ", "\t").replace("10\t", "10 "),
-    ):
-        write(data, "chunk/train.txt", text)
-        [task] = tasks_of(data, "chunk")
-        first, second = task.read("train")
-        assert (len(first.words), second.words) == (3, ["the"])
-
-
 # Tasks of one's own.
 
 
-def own(kind, **keys):
-    files = {"train": "train.csv", "dev": "dev.csv"}
-    return {"mine": {"type": kind, **files, **keys}}
-
-
-def test_several_metrics_at_once(data):
+def test_several_metrics_at_once(tmp_path):
     """The first is the main one; mrpc and qqp have accuracy, as in the original."""
-    for split in ("train", "dev"):
-        (data / f"{split}.csv").write_text("text,kind\nthe dog,yes\nthe cat,no\n")
-    keys = {"text_a": "text", "label": "kind", "metric": ["mcc", "f1"]}
-    tasks = tasks_of(
-        data, "mine", "mrpc", "qqp", "sst", tasks=own("classification", **keys)
-    )
+    files = {"train.csv": "a,b\nthe dog,yes\nthe cat,no\n"}
+    more = {"task_names": ["mine", "mrpc", "qqp", "sst"], "metric": ["mcc", "f1"]}
+    tasks = own_tasks(tmp_path, files, **more)
     found = []
     for task in tasks:
         scorer = task.scorer("dev")
@@ -115,41 +72,28 @@ def test_several_metrics_at_once(data):
     assert found[1]["f1"] == pytest.approx(200 / 3) and found[1]["accuracy"] == 50.0
 
 
-def test_missing_column(data):
-    path = data / "train.csv"
-    path.write_text("text,kind\nthe dog,yes\na cat\nthe cat,no")
-
-    def described(text, **more):
-        description = own("classification", text_a=text, label="kind")
-        return tasks_of(data, "mine", tasks=description, **more)
-
-    # An error in the description is never skipped.
-    for choice in ("stop", "skip"):
-        refused(
-            lambda choice=choice: described("texd", on_bad_example=choice),
-            *(path.name, "'texd'", "text, kind"),
-        )
-    refused(lambda: described("text"), f"{path.name}, line 3", "1 cells")
-    [task] = described("text", on_bad_example="skip")
-    assert task.labels == ("no", "yes")
+def test_an_error_in_the_description_is_never_skipped(tmp_path):
+    files = {"train.csv": "a,b\ndog,yes\na cat\nran,no"}
+    more = {"on_bad_example": "skip", "keys": {"text_a": "aa"}}
+    refused(lambda: own_tasks(tmp_path, files, **more), "train.csv", "'aa'", "a, b")
+    [task] = own_tasks(tmp_path, files, on_bad_example="skip")
+    assert task.labels == ("no", "yes") and "line 3" in "".join(task.skipped["train"])
 
 
 # Features and batches.
 
 
-def cola(data, count=10):
+def cola(folder, count=10, **more):
     lines = [f"x\t{i % 2}\t\t{'dog ' * (i % 5 + 1)}\n" for i in range(count)]
-    write(data, "cola/train.tsv", "".join(lines))
-    return tasks_of(data, "cola")
+    files = {"cola/train.tsv": "".join(lines)}
+    return tasks_of(folder, "cola", files=files, **more)
 
 
-def test_features_depend_on_the_scale_of_the_training_scores(data):
-    lines = ["text,score", "the dog,0", "the cat,{}"]
+def test_features_depend_on_the_scale_of_the_training_scores(tmp_path):
+    text = "a,b\nthe dog,0\nthe cat,{}\n"
     for highest in (4, 8):
-        (data / "train.csv").write_text("\n".join(lines).format(highest))
-        (data / "dev.csv").write_text("\n".join(lines).format(2))
-        given = own("regression", text_a="text", label="score")
-        tasks = tasks_of(data, "mine", tasks=given)
+        files = {"train.csv": text.format(highest), "dev.csv": text.format(2)}
+        tasks = own_tasks(tmp_path, files, "regression")
         store = preprocessing.features(tasks[0].config, tasks, "dev", False)
         assert store["mine:targets"].tolist() == [0.0, 2 / highest]
         row = with_answer(tasks[0], {"logits": [0.25]})
@@ -157,30 +101,28 @@ def test_features_depend_on_the_scale_of_the_training_scores(data):
         assert tasks[0].prediction(example, [row]) == {"value": highest / 4}
 
 
-def test_features_are_rebuilt_for_other_data_or_hparams(data):
-    tasks = cola(data)
+def test_features_are_rebuilt_for_other_data_or_hparams(tmp_path):
+    tasks = cola(tmp_path)
     config = tasks[0].config
 
     def digest(tasks):
         return preprocessing.features(tasks[0].config, tasks, "train", True).digest
 
     first = digest(tasks)
-    folder = data / "models" / "m" / "finetuning_tfrecords" / "cola_tfrecords"
+    folder = tmp_path / "models" / "m" / "finetuning_tfrecords" / "cola_tfrecords"
     [made] = folder.iterdir()
     before = (made / "input_ids.npy").stat().st_mtime_ns
-    assert digest(tasks_of(data, "cola")) == first
+    assert digest(cola(tmp_path)) == first
     assert (made / "input_ids.npy").stat().st_mtime_ns == before
-    assert digest(tasks_of(data, "cola", max_seq_length=10)) != first
-    assert digest(cola(data, 11)) != first
-    cola(data)
-    tokens = (data / "vocab.txt").read_text().replace("paris", "london")
-    (data / "vocab.txt").write_text(tokens)
-    assert digest(tasks_of(data, "cola")) != first
+    assert digest(cola(tmp_path, max_seq_length=10)) != first
+    assert digest(cola(tmp_path, 11)) != first
+    words = [word.replace("paris", "london") for word in WORDS]
+    assert digest(cola(tmp_path, words=words)) != first
     assert config.use_tfrecords_if_existing
 
 
-def test_batches_hold_every_example_once(data):
-    tasks = cola(data)
+def test_batches_hold_every_example_once(tmp_path):
+    tasks = cola(tmp_path)
     store = preprocessing.features(tasks[0].config, tasks, "train", True)
 
     def shuffled_batches(count, **options):
@@ -206,24 +148,24 @@ def test_batches_hold_every_example_once(data):
 # Files to submit.
 
 
-def test_glue_files_have_the_official_form(data):
-    write(data, "rte/test.tsv", "h\n0\tdog\tcat\n1\tdog\tran\n")
-    [task] = tasks_of(data, "rte")
+def test_glue_files_have_the_official_form(tmp_path):
+    files = {"rte/test.tsv": "h\n0\tdog\tcat\n1\tdog\tran\n"}
+    [task] = tasks_of(tmp_path, "rte", files=files)
     scorer = task.scorer("test")
     for eid, prediction in ((1, 0), (0, 1)):
         row = {"eid": eid, "logits": [1 - prediction, prediction]}
         scorer.update(with_answer(task, row))
-    paths = task.write_predictions("test", scorer, str(data / "out"))
+    paths = task.write_predictions("test", scorer, str(tmp_path / "out"))
     assert [path.rpartition("/")[2] for path in paths] == [
         "rte_test.jsonl",
         "RTE.tsv",
         "RTE.zip",
     ]
     expected = "index\tprediction\n0\tnot_entailment\n1\tentailment\n"
-    assert (data / "out" / "RTE.tsv").read_text() == expected
-    with zipfile.ZipFile(data / "out" / "RTE.zip") as archive:
+    assert (tmp_path / "out" / "RTE.tsv").read_text() == expected
+    with zipfile.ZipFile(tmp_path / "out" / "RTE.zip") as archive:
         assert archive.read("RTE.tsv").decode() == expected
-    rows = (data / "out" / "rte_test.jsonl").read_text().splitlines()
+    rows = (tmp_path / "out" / "rte_test.jsonl").read_text().splitlines()
     assert json.loads(rows[1])["label"] == "entailment"
 
 
@@ -404,12 +346,9 @@ def test_column_of_the_text(tmp_path):
 
 def features(folder, files, task="mine", **hparams):
     """Features of the training set of a task on these files."""
-    write_files(folder, files)
-    short = {"max_seq_length": 12, "max_query_length": 5, "beam_size": 5}
-    hparams = {"task_names": [task]} | short | hparams
-    config = FinetuningConfig.from_hparams(str(folder), "m", hparams)
-    tasks = make_tasks(config, Vocabulary.load(folder / "vocab.txt"))
-    return preprocessing.features(config, tasks, "train", True)
+    short = {"max_seq_length": 12, "max_query_length": 5, "task_names": [task]}
+    tasks = own_tasks(folder, files, **short | hparams)
+    return preprocessing.features(tasks[0].config, tasks, "train", True)
 
 
 def refuses(folder, files, expected, **hparams):
@@ -451,42 +390,29 @@ NER = {"words": ["cat"], "tags": ["B-PER"]}
 SCORES = {"a": "cat", "b": 1}, {"a": "ran", "b": 2}
 
 
+TAGGED = [
+    (["dog"], "O"), ("dog", ["O"]), (["dog", "cat"], ["O"]), (["dog"], [1]),
+    (["dog"], ["NOUN"]), (["dog"], ["X-PER"]), (["a", None], ["O", "O"]),
+    (["a", ["b"]], ["O", "O"]), (["dog"], None),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("kind", "good", "bad", "keys"),
     [
-        *(
-            ("regression", SCORES, {"a": "dog", "b": score}, {})
-            for score in (math.nan, "inf", "", "good")
-        ),
+        *(("regression", SCORES, {"a": "dog", "b": score}, {})
+          for score in (math.nan, "inf", "", "good")),
         ("regression", SCORES, {"a": "dog", "b": -1}, {"lowest": 0}),
         ("regression", SCORES, {"a": "dog", "b": 5}, {"highest": 4}),
-        *(
-            ("classification", GOOD, row, {})
-            for row in (
-                {"a": ["the", "dog"], "b": "x"},
-                {"a": {"text": "dog"}, "b": "x"},
-                {"a": "ran", "b": math.nan},
-            )
-        ),
+        ("classification", GOOD, {"a": ["the", "dog"], "b": "x"}, {}),
+        ("classification", GOOD, {"a": {"text": "dog"}, "b": "x"}, {}),
+        ("classification", GOOD, {"a": "ran", "b": math.nan}, {}),
         ("multilabel", GOOD, {"a": "dog", "b": ["x", None]}, {}),
         ("multilabel", GOOD, {"a": "dog", "b": {"x": 1}}, {}),
-        *(
-            ("tagging", [NER], row, {})
-            for row in (
-                {"words": ["dog"], "tags": "O"},
-                {"words": "dog", "tags": ["O"]},
-                {"words": ["dog"]},
-                {"words": ["dog", "cat"], "tags": ["O"]},
-                {"words": ["dog"], "tags": [1]},
-                {"words": ["dog"], "tags": ["NOUN"]},
-                {"words": ["dog"], "tags": ["X-PER"]},
-                {"words": ["a", None], "tags": ["O", "O"]},
-                {"words": ["a", ["b"]], "tags": ["O", "O"]},
-            )
-        ),
+        *(("tagging", [NER], {"words": x, "tags": y}, {}) for x, y in TAGGED),
         ("tagging", [NER], {"words": ["a"], "tags": [None]}, {"scheme": "plain"}),
     ],
-)
+)  # fmt: skip
 def test_row_of_an_own_task_is_named_or_skipped(tmp_path, kind, good, bad, keys):
     files = {"t.jsonl": [*good, bad]}
     tasks, line = described("jsonl", kind, **keys), f"line {len(good) + 1}"

@@ -44,7 +44,7 @@ def own_tasks(
     keys=None,
     **more,
 ) -> list:
-    """The task "mine" on files named train, dev and, perhaps, test.
+    """The task "mine" on files named train, dev and, perhaps, test, or `task_names`.
 
     Args:
       keys: of the description.
@@ -56,7 +56,7 @@ def own_tasks(
         description |= {"text_a": "a", "label": "b"}
     for name in files:
         description[Path(name).name.partition(".")[0]] = name
-    description.setdefault("dev", description["train"])
+    description.setdefault("dev", description.setdefault("train", "none"))
     described = TYPES[kind].keys.keys()
     fields = set(FinetuningConfig.__dataclass_fields__) - described
     description |= {k: v for k, v in more.items() if k not in fields}
