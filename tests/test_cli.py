@@ -208,30 +208,3 @@ def test_help_of_every_script(name, without_tensorflow):
     assert name in done.stdout, "an example shows how the script is called"
     has_flags = name != "flops_computation.py"
     assert ("\nFlags:\n  --" in done.stdout) == has_flags
-
-
-def test_a_missing_model_is_found_without_tensorflow(without_tensorflow):
-    flags = "--init-checkpoint=none --format=tf1 --output-dir=none".split()
-    done = start(f"{ROOT}/export_model.py", *flags, PYTHONPATH=without_tensorflow)
-    assert done.returncode == 2 and "none is neither a directory" in done.stderr
-
-
-def test_package_is_imported_without_tensorflow(without_tensorflow):
-    code = (
-        "import electra_tf, electra_tf.cli, electra_tf.errors;"
-        "import electra_tf.config.pretraining, electra_tf.text.tokenization;"
-        "electra_tf.PretrainingConfig(); electra_tf.UserError; electra_tf.read_hparams;"
-        "electra_tf.Vocabulary"
-    )
-    done = run([sys.executable, "-c", code], PYTHONPATH=without_tensorflow)
-    assert done.returncode == 0, done.stderr
-
-
-def test_public_names_exist():
-    import electra_tf
-
-    assert sorted(dir(electra_tf)) == sorted(electra_tf.__all__)
-    for name in electra_tf.__all__:
-        assert getattr(electra_tf, name) is not None
-    with pytest.raises(AttributeError, match="no_such_name"):
-        electra_tf.no_such_name  # noqa: B018

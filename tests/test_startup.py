@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Imports of the package, and the backend of Keras."""
 
-import json
 import os
 import sys
 import types
@@ -85,15 +84,6 @@ def test_keras_imported_with_another_backend_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "keras", types.SimpleNamespace(backend=backend))
     with pytest.raises(UserError, match="backend of the imported keras is jax"):
         startup.choose_backend()
-
-
-def test_the_default_of_keras_json_is_overridden(tmp_path):
-    (tmp_path / "keras.json").write_text(json.dumps({"backend": "jax"}))
-    code = "from electra_tf import TextEncoder"
-    done = python(
-        f"{code}; import keras; print(keras.config.backend())", KERAS_HOME=str(tmp_path)
-    )
-    assert done.stdout == "tensorflow\n", done.stderr
 
 
 # Packages that only some uses need.

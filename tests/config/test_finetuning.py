@@ -69,11 +69,6 @@ def test_results_follow_an_explicit_model_dir():
     assert frozen == make().results_json
 
 
-def test_vocab_size_is_that_of_the_vocabulary(tmp_path):
-    (tmp_path / "vocab.txt").write_text("a\n" * 7)
-    assert make(data_dir=str(tmp_path)).vocab_size == 7
-
-
 def test_saved_config_is_a_config_in_another_place(tmp_path):
     path = tmp_path / "config.json"
     first = make({"task_names": ["rte"], "init_checkpoint": None, "seed": 3})

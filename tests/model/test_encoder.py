@@ -109,18 +109,6 @@ def test_attention_without_visible_keys_is_to_all():
     np.testing.assert_array_equal(alone[0], unmasked[0])
 
 
-def test_outputs_of_each_row_and_layer():
-    layer, inputs = encoder(), text()
-    out = layer(*(tf.constant(x) for x in inputs))
-    assert out.embedding_output.shape == (ROWS, LENGTH, WIDTH)
-    assert len(out.all_layer_outputs) == 2
-    np.testing.assert_array_equal(out.all_layer_outputs[-1], out.sequence_output)
-    assert (out.all_layer_outputs[0] != out.sequence_output).numpy().any()
-    for row in range(ROWS):
-        alone = states(layer, [x[row : row + 1] for x in inputs])
-        np.testing.assert_allclose(alone[0], out.sequence_output[row], atol=2e-6)
-
-
 def test_same_numbers_in_a_graph_of_unknown_shape():
     layer = encoder()
     spec = tf.TensorSpec([None, None], tf.int32)
@@ -245,21 +233,6 @@ def test_residual_embeddings_are_saved_with_their_pretrainer_only():
     assert model.generator.encoder.get_config()["embedding_size"] == 8
     with pytest.raises(ValueError, match="save the ElectraPretrainer"):
         model.electra.get_config()
-
-
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-def test_mixed_precision_keeps_float32_weights(policy):
-    exact, mixed = encoder(), encoder(dtype=policy)
-    assert {v.dtype for v in mixed.weights} == {"float32"}
-    inputs = [tf.constant(x) for x in text()]
-    out = mixed(*inputs).sequence_output
-    assert out.dtype == keras.DTypePolicy(policy).compute_dtype
-    expected = exact(*inputs).sequence_output.numpy()
-    difference = np.abs(np.float32(out) - expected)[text()[1] > 0]
-    assert np.isfinite(np.float32(out)).all()
-    # Two or three digits after two layers, of values around 1.
-    assert difference.mean() < (0.03 if policy == "mixed_bfloat16" else 0.004)
-    assert difference.mean() > 0
 
 
 def test_weights_that_are_not_float32_are_refused():

@@ -153,22 +153,6 @@ def test_generator_reads_the_masked_text(variant):
     assert (model.generator(inputs_of(seen)).logits.numpy() != before).any()
 
 
-@pytest.mark.parametrize("variant", ["electra", "mlm"])
-def test_masked_lm_loss(variant):
-    model, batch = shared_model(variant), tiny_batch()
-    out = model.generator(inputs_of(batch))
-    assert out.logits.shape == (4, 4, VOCAB_SIZE)
-    logits = out.logits.numpy().astype(np.float64)
-    log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-    ids, weights = (batch[f"masked_lm_{n}"].numpy() for n in ("ids", "weights"))
-    losses = -np.take_along_axis(log_p, ids[..., None], -1)[..., 0]
-    np.testing.assert_allclose(out.per_token_loss, losses, rtol=1e-5, atol=1e-5)
-    assert weights.min() == 0, "no unused slot: the test would not notice its weight"
-    expected = (losses * weights).sum() / weights.sum()
-    assert float(out.loss) == float(out.mlm_loss) == pytest.approx(expected, rel=1e-5)
-    np.testing.assert_array_equal(out.predictions, logits.argmax(-1))
-
-
 def test_weighted_mean():
     values, weights = tf.constant([1.0, 5.0, 9.0]), tf.constant([1.0, 1.0, 0.0])
     assert float(weighted_mean(values, weights, None)) == pytest.approx(3.0, rel=1e-5)
@@ -236,16 +220,6 @@ def test_log_q_and_loss():
     [kept] = [v for v in model.variables if v.path not in trained]
     assert kept.path == "unigram_generator/token_counts"
     np.testing.assert_array_equal(kept.numpy(), COUNTS)
-
-
-def test_electric_takes_it_as_noise():
-    model, batch = tiny_model("electric_unigram"), tiny_batch()
-    model.generator.adapt(COUNTS)
-    out = model(batch)
-    found = out.discriminated.logits - out.discriminated.net_logits
-    expected = np.log(np.maximum(COUNTS, 1) / COUNTS.sum())[out.corrupted_ids]
-    expected += np.log(0.15 / 0.85)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("jit", [False, True])

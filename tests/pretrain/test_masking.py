@@ -180,17 +180,6 @@ def test_more_predictions_than_candidates():
     assert set(masked["masked_lm_positions"].reshape(-1)) == {3, 11}
 
 
-def test_scatter_update():
-    sequence = tf.constant([[10, 11, 12, 13, 14], [20, 21, 22, 23, 24]])
-    updates = tf.constant([[7, 4, 9, 99], [1, 2, 3, 5]])
-    positions = tf.constant([[2, 2, 4, 0], [0, 0, 0, 1]])
-    updated, written = masking.scatter_update(sequence, updates, positions)
-    # 2 receives floor((7 + 4) / 2); an update at 0 is none.
-    assert updated.numpy().tolist() == [[10, 11, 5, 13, 9], [20, 5, 22, 23, 24]]
-    assert written.numpy().tolist() == [[0, 0, 1, 0, 1], [0, 1, 0, 0, 0]]
-    assert updated.dtype == tf.int32
-
-
 # What becomes of masked positions, and a second set of positions beside them.
 
 SMALL = 50

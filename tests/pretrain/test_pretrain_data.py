@@ -43,15 +43,6 @@ def test_examples_arrive_unchanged_in_the_order_of_files(shards):
         assert np.array_equal(np.concatenate([b[name] for b in found]), values)
 
 
-def test_every_epoch_is_another_permutation(shards):
-    """150 examples are 3 epochs, whose size is not divisible by that of a batch."""
-    numbers = [n for batch in batches(shards, 25) for n in numbers_of(batch)]
-    epochs = [numbers[i : i + 50] for i in (0, 50, 100)]
-    assert all(sorted(epoch) == list(range(50)) for epoch in epochs)
-    assert len({tuple(epoch) for epoch in epochs}) == 3
-    assert not any(epoch == sorted(epoch) for epoch in epochs)
-
-
 def test_steps_of_another_size_continue_at_the_same_example(shards):
     straight = [n for batch in batches(shards, 20) for n in numbers_of(batch)]
     after = {"start_step": 5, "examples_before": 30, "batch_size": 4}
@@ -181,38 +172,6 @@ def test_encoded_examples_are_those_of_protobuf():
             found = example.features.feature[name].int64_list.value
             assert found == values[row].tolist()
         assert len(record) == example.ByteSize()
-
-
-def test_framing_is_that_of_tensorflow(tmp_path):
-    records = [b"", b"a", bytes(range(256)) * 20]
-    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
-    ours.write_bytes(b"".join(map(tfrecord.frame, records)))
-    with tf.io.TFRecordWriter(str(theirs)) as writer:
-        for record in records:
-            writer.write(record)
-    assert ours.read_bytes() == theirs.read_bytes()
-    assert record_index.RecordIndex([str(theirs)]).read(np.arange(3)) == records
-
-
-# The index.
-
-
-def test_the_index_is_kept_and_renewed(tmp_path, monkeypatch):
-    pattern = write_shards(tmp_path, [5, 5], manifest=False)
-    first = batches(pattern, 2)
-    scans = []
-    scan = tfrecord.scan
-    monkeypatch.setattr(tfrecord, "scan", lambda *a: scans.append(a) or scan(*a))
-    assert all(same(a, b) for a, b in zip(batches(pattern, 2), first, strict=True))
-    assert not scans
-    # A shard that changed, or an index that is damaged, is scanned again.
-    write_shards(tmp_path, [5, 7], manifest=False)
-    assert len(pretrain_data.ExampleSource(pattern, LENGTH, VOCAB)) == 12
-    assert len(scans) == 2
-    (index,) = tmp_path.glob(".records-all-*")
-    index.write_bytes(index.read_bytes()[:-1] + b"?")
-    assert len(pretrain_data.ExampleSource(pattern, LENGTH, VOCAB)) == 12
-    assert len(scans) == 4
 
 
 # Data that do not fit.

@@ -16,7 +16,7 @@ from electra_tf.pretrain.pretrain_data import RunData
 from electra_tf.pretrain.run import check_data, has_learned
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.text.vocabulary import Vocabulary
-from electra_tf.train.distribution import CPU_DEVICES_VARIABLE, create_strategy
+from electra_tf.train.distribution import create_strategy
 from electra_tf.train.reporting import EVALUATIONS, SAMPLES
 from tests.helpers.forked_runs import (
     digest,
@@ -26,7 +26,6 @@ from tests.helpers.forked_runs import (
     signal_at,
 )
 from tests.helpers.runs import NO_DROPOUT, tiny, write_tiny_data
-from tests.helpers.tiny_pretraining import tiny_config
 from tests.helpers.workers import train
 from tests.train.test_evaluation import kill_at_evaluation
 from tests.train.test_loop import Trained
@@ -73,15 +72,6 @@ def test_training_data_are_recognised_by_any_pattern(two_lengths):
         assert has_learned(config, place)
     held_out = shutil.copytree(long, two_lengths / "held_out")
     assert not has_learned(config, f"{held_out}/*")
-
-
-def test_phases_mask_and_sample_in_their_own_way():
-    phases = tiny_config(
-        phases=PHASES, num_train_steps=STEPS, temperature=3.0
-    ).run_phases()
-    assert [phase.config.max_predictions_per_seq for phase in phases] == [2, 9]
-    assert [phase.config.temperature for phase in phases] == [3.0, 2.0]
-    assert [phase.config.mask_prob for phase in phases] == [0.15, 0.3]
 
 
 def finish(data, model, hparams, *flags, code=0, **kwargs):
@@ -163,22 +153,6 @@ def test_a_run_killed_around_the_switch_ends_as_if_it_was_not(two_lengths, strai
     assert results["metrics"] | {"step": results["global_step"]} == expected
     finish(two_lengths, "killed", WATCHED)
     assert_same_run(folder, straight)
-
-
-@pytest.mark.thorough
-def test_two_replicas(two_lengths, straight):
-    env = {CPU_DEVICES_VARIABLE: "2"}
-    finish(two_lengths, "two", WATCHED, env=env)
-    at_switch = functools.partial(signal_at, SWITCH + 1, signal.SIGKILL)
-    cut = pretrain(two_lengths, "two_cut", WATCHED, env=env, before=at_switch).wait()
-    assert cut.returncode == -signal.SIGKILL
-    finish(two_lengths, "two_cut", WATCHED, env=env)
-    models = two_lengths / "models"
-    assert digest(models / "two_cut", STEPS) == digest(models / "two", STEPS)
-    # Each global batch is that of one replica; dropout is not.
-    one, two = (metrics_of(folder)[0] for folder in (straight[0], models / "two"))
-    assert two["masked_lm_loss"] == pytest.approx(one["masked_lm_loss"], 0.1)
-    assert rows(models / "two", SAMPLES)[0].keys() == {"step", "passages"}
 
 
 @pytest.mark.thorough

@@ -314,19 +314,6 @@ def test_words_of_a_list_are_masked_whole(chinese, kind):
     assert several > 1000
 
 
-def test_steps_are_functions_of_their_number(chinese):
-    folder, _ = chinese
-    plain, _ = batch_of(folder, start_step=7)
-    later, _ = batch_of(folder, start_step=8)
-    assert not np.array_equal(masked_at(plain), masked_at(later))
-    # As many tokens are masked as one by one.
-    own = {"mask_unit": "token", "word_list": None, "repeated_masks": "fixed"}
-    single, _ = batch_of(folder, start_step=7, hparams=own)
-    np.testing.assert_array_equal(plain["input_ids"], single["input_ids"])
-    found, expected = (b["masked_lm_weights"].sum() for b in (plain, single))
-    assert 0.99 * expected < found <= expected
-
-
 def test_a_list_that_finds_nothing_changes_nothing(tmp_path):
     """Nor does one of words that are tokens."""
     ids = np.random.default_rng(1).integers(5, 1000, (64, 32))

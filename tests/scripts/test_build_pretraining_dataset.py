@@ -33,7 +33,7 @@ from tests.helpers.building import (
     write_corpus,
 )
 from tests.helpers.forked_runs import Run
-from tests.helpers.runs import check_ok, pretrain, run_script, tiny
+from tests.helpers.runs import check_ok, run_script
 
 SHARD = "pretrain_data.tfrecord-00000-of-00001"
 
@@ -261,21 +261,6 @@ def test_lost_tokens_are_reported(tmp_path, text, warning):
     assert warning in printed.partition("warning: ")[2]
     if "UNK" in warning:
         assert manifest_of(tmp_path / "out")["token_counts"]["unknown"] == 50
-
-
-# Reading of the data by a run.
-
-
-def test_a_run_reads_text_as_its_data_do(text, tmp_path):
-    """Google's cased vocabularies do not say that they are."""
-    (tmp_path / "vocab.txt").write_text(Path(VOCAB).read_text())
-    records = tmp_path / "pretrain_tfrecords"
-    flags = ("--no-lower-case", f"--vocab-file={tmp_path}/vocab.txt")
-    succeed(text, records, *flags, "--max-seq-length=32")
-    for lower, code in ((True, 2), (False, 0)):
-        done = pretrain(tmp_path, "m", tiny(do_lower_case=lower), "--dry-run")
-        assert done.returncode == code, done.stderr
-        assert ('Set "do_lower_case": false' in done.stderr) == lower
 
 
 @pytest.mark.parametrize("name", ["00000-of-00001.bak", "00001-of-00002"])

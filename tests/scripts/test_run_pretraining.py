@@ -116,15 +116,6 @@ def test_a_saved_config_makes_the_same_run(data):
     assert saved["learning_rate"] == 2e-3 and "data_dir" not in saved
 
 
-def test_a_finished_run_is_not_changed(data):
-    run = data / "models" / "electra"
-    before = final_state(run, 12)
-    (run / "loss_curves.png").unlink()  # as if it was killed before it drew them
-    check_ok(pretrain(data, "electra", TINY), "nothing to do")
-    assert final_state(run, 12) == before
-    assert (run / "loss_curves.png").exists()
-
-
 def test_evaluation_has_the_originals_metrics(data):
     run = data / "models" / "electra"
     before = set(os.listdir(run))

@@ -101,18 +101,6 @@ def test_jit_agrees_with_the_graph(tiny_data, straight):
     assert largest_difference(trained.values(), straight[1]) < 1e-5
 
 
-@pytest.mark.thorough
-def test_a_loop_of_many_steps_equals_loops_of_one(tiny_data):
-    one, many = (Trained(tiny_data, num_train_steps=20) for _ in range(2))
-    whole = one.run(6)
-    batches = iter(many.dataset())
-    parts = [many.step.run(batches, start, 1) for start in range(6)]
-    for name, values in whole.items():
-        single = np.concatenate([part[name] for part in parts])
-        np.testing.assert_allclose(single, values, rtol=1e-5, atol=1e-6)
-    assert many.state.step == one.state.step == 6
-
-
 def test_metrics_of_a_step(straight):
     metrics, values = straight
     names = "loss masked_lm_loss masked_lm_accuracy sampled_masked_lm_accuracy "

@@ -269,18 +269,6 @@ def test_a_gradient_that_is_not_finite_changes_nothing(bad, jit):
     assert (variables[0].numpy() != before[0]).all()
 
 
-def test_a_variable_without_gradient_keeps_its_value():
-    variables, gradients = make_variables(), make_gradients(0.02, steps=1)[0]
-    before = variables[2].numpy().copy()
-    optimizer = AdamWeightDecay(0.01)
-    optimizer.build(variables)
-    gradients[2] = None
-    with pytest.warns(UserWarning, match="Gradients do not exist"):
-        optimizer.apply(gradients, variables)
-    np.testing.assert_array_equal(variables[2], before)
-    assert (variables[0].numpy() != make_variables()[0].numpy()).all()
-
-
 # AdamW and LAMB.
 
 
@@ -463,18 +451,6 @@ def test_the_graph_has_one_function_for_updates_of_a_kind():
     kinds = {(shape, path in NOT_DECAYED) for path, shape in SHAPES.items()}
     assert len(functions) == len(kinds) < len(SHAPES)
     assert all(function.attr["_noinline"].b for function in functions)
-
-
-@pytest.mark.parametrize("power", [0.0, 0.5, 2.0])
-@pytest.mark.parametrize("warmup", [(0, 0.0), (10, 0.0), (0, 0.033), (3, 0.2)])
-def test_polynomial_decay(power, warmup):
-    schedule = WarmupPolynomialDecay(3e-4, 100, *warmup, power)
-    wait = max(warmup[0], 100 * warmup[1])
-    for step in (0, 1, 5, 10, 11, 99, 100, 101, 10**6):
-        expected = 3e-4 * (1 - min(step, 100) / 100) ** power
-        expected *= min(1.0, step / wait) if wait else 1.0
-        for form in (step, tf.constant(step, tf.int64), float(step)):
-            assert float(schedule(form)) == pytest.approx(expected, 1e-5, abs=1e-10)
 
 
 def test_a_million_steps():
