@@ -13,8 +13,7 @@ import tensorflow as tf
 
 import electra_tf
 from electra_tf.finetune.model import load_encoder
-from electra_tf.inference.pretrained_model import PretrainedModel
-from electra_tf.interop import huggingface, networks, readers, tf1
+from electra_tf.interop import readers, tf1
 from electra_tf.pretrain import start
 from electra_tf.pretrain.pretraining import build_pretrainer
 from electra_tf.storage.checkpoints import Checkpoints, of_checkpoint
@@ -122,22 +121,6 @@ def test_readers_see_the_sum(run):
     tensors = readers.find(folder, **quiet).tensors(print)
     load_encoder(tensors, {OURS + "word_embeddings": variable})
     np.testing.assert_array_equal(variable, summed(values(model)))
-
-
-@pytest.mark.thorough
-def test_exports_hold_the_sum(run, tmp_path):
-    pytest.importorskip("safetensors")
-    folder, model = run
-    stored = read_model(folder, **quiet)
-    for form in (tf1.write_tf1, huggingface.write_huggingface):
-        out = form(stored, "all", tmp_path / form.__name__, **quiet)
-        check_tables(read_model(out, **quiet).tensors, model)
-    served = PretrainedModel.of(stored).pretrainer(tiny_batch())
-    expected = model(tiny_batch()).discriminated.logits
-    np.testing.assert_array_equal(served.discriminated.logits, expected)
-    [main] = networks.split(stored, "discriminator").values()
-    words = main.tensors[OURS + "word_embeddings"]
-    np.testing.assert_array_equal(words, summed(values(model)))
 
 
 @pytest.mark.thorough

@@ -32,13 +32,6 @@ def test_list_files_goes_into_folders_and_leaves_out_hidden_ones(tmp_path):
     assert corpus.list_files(tmp_path / "b.txt") == [str(tmp_path / "b.txt")]
 
 
-def test_list_files_without_files(tmp_path):
-    (tmp_path / "empty" / "deeper").mkdir(parents=True)
-    for name, problem in (("empty", "holds no files"), ("nothing", "does not exist")):
-        with pytest.raises(UserError, match=f"{name} {problem}"):
-            corpus.list_files(tmp_path / name)
-
-
 def test_links_are_followed(tmp_path):
     corpus_dir, elsewhere = tmp_path / "corpus", tmp_path / "elsewhere"
     for folder in (corpus_dir, elsewhere):

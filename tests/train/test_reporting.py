@@ -10,7 +10,6 @@ import pytest
 from electra_tf.console import Console
 from electra_tf.errors import UserError
 from electra_tf.pretrain.metrics import ALL_METRICS
-from electra_tf.train import reporting
 from electra_tf.train.curves import plot_curves
 from electra_tf.train.reporting import Journal, Report, read_metrics
 
@@ -113,14 +112,3 @@ def test_damaged_lines_are_left_out(tmp_path):
     assert [row["step"] for row in read_metrics(path)] == [1, 2, 4, 5]
     plot_curves(path, picture, "A run", ALL_METRICS)
     assert picture.exists()
-
-
-def test_results_are_text_and_json(tmp_path):
-    path = tmp_path / "mask_0.15" / "unsup_0.25.txt"
-    reporting.write_results(path, {"loss": 2.5, "disc_auc": 0.75}, 100, note="x")
-    assert path.read_text() == "disc_auc = 0.75\nglobal_step = 100\nloss = 2.5\n"
-    assert json.loads(path.with_suffix(".json").read_text()) == {
-        "global_step": 100,
-        "metrics": {"loss": 2.5, "disc_auc": 0.75},
-        "note": "x",
-    }
