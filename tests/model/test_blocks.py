@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from electra_tf.model import target
 from electra_tf.model.encoder import DIRECTIONS
 from electra_tf.model.layers import gelu, softmax
 from tests.helpers.encoder_passes import LENGTH, assert_same, pass_of
@@ -84,14 +83,6 @@ def test_chunks_of_a_length_that_the_graph_leaves_open(chunk_size):
     assert loops & set(chunked) and not loops & set(plain)
 
 
-def test_a_chunk_of_the_whole_length_is_plain_attention():
-    expected, plain = pass_of()
-    found, same = pass_of(attention_chunk_size=LENGTH)
-    assert same == plain
-    for a, b in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
 def test_an_encoder_and_its_gradients_are_the_same():
     expected, plain = pass_of()
     for form in ({"jit": True}, {"for_target": "tpu"}):
@@ -99,13 +90,3 @@ def test_an_encoder_and_its_gradients_are_the_same():
         assert_same(found, expected)
         # By other operations.
         assert kinds["BiasAddGrad"] < plain["BiasAddGrad"]
-
-
-def test_target_of_compilation():
-    assert target.compiled_for() is None
-    with target.compiled():
-        assert target.compiled_for() == "cpu"
-        with target.compiled():
-            pass
-        assert target.compiled_for() == "cpu"
-    assert target.compiled_for() is None

@@ -35,14 +35,6 @@ def local(electric, corpus, tmp_path_factory):
     return succeed("score", electric, corpus, output, SMALL, ONE)[0]
 
 
-def test_in_one_process(electric, corpus, local, tmp_path):
-    files, done = succeed("score", electric, corpus, tmp_path / "o", SMALL, BEAM)
-    assert files == local
-    assert f"{len(files) - 1} parts with Beam" in done.stdout
-    again = succeed("score", electric, corpus, tmp_path / "o", SMALL, BEAM)[1]
-    assert "is complete already" in again.stdout
-
-
 def test_with_a_job_server_and_its_workers(electric, corpus, local, tmp_path):
     """The protocol of Flink and Spark carries models and errors."""
     (tmp_path / "in").mkdir()

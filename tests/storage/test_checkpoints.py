@@ -67,13 +67,6 @@ def test_a_checkpoint_has_the_originals_names(tmp_path):
     assert Run(tmp_path).restored() == 7
 
 
-def test_saving_a_step_twice_writes_once(tmp_path):
-    run = Run(tmp_path).saved(3)
-    before = (tmp_path / "model.ckpt-3.json").stat().st_mtime_ns
-    run.saved(3)
-    assert (tmp_path / "model.ckpt-3.json").stat().st_mtime_ns == before
-
-
 def test_the_oldest_are_removed(tmp_path):
     run = Run(tmp_path, keep=2).saved(1, 2, 3, 4)
     assert run.checkpoints.steps() == [3, 4]
