@@ -92,7 +92,6 @@ _BLIMP = {
     "Electric": {"objective": "electric"},
     "Electric, unigram": {"objective": "electric"} | _UNIGRAM,
 }
-_BLIMP |= {f"{name}, modern block": row | _MODERN for name, row in _BLIMP.items()}
 # Both blocks, and the rates that are best on the tuning sets (block_rates).
 _MANY_CHOICE = _SUCCESSORS["Multi-choice, unigram, 40 % masked"]
 _BLOCKS = {
