@@ -16,7 +16,7 @@ from electra_tf.pretrain.pretrain_data import RunData
 from electra_tf.pretrain.run import check_data, has_learned
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.text.vocabulary import Vocabulary
-from electra_tf.train.distribution import create_strategy
+from electra_tf.train.distribution import CPU_DEVICES_VARIABLE, create_strategy
 from electra_tf.train.reporting import EVALUATIONS, SAMPLES
 from tests.helpers.forked_runs import (
     digest,
@@ -153,6 +153,22 @@ def test_a_run_killed_around_the_switch_ends_as_if_it_was_not(two_lengths, strai
     assert results["metrics"] | {"step": results["global_step"]} == expected
     finish(two_lengths, "killed", WATCHED)
     assert_same_run(folder, straight)
+
+
+@pytest.mark.thorough
+def test_two_replicas(two_lengths, straight):
+    env = {CPU_DEVICES_VARIABLE: "2"}
+    finish(two_lengths, "two", WATCHED, env=env)
+    at_switch = functools.partial(signal_at, SWITCH + 1, signal.SIGKILL)
+    cut = pretrain(two_lengths, "two_cut", WATCHED, env=env, before=at_switch).wait()
+    assert cut.returncode == -signal.SIGKILL
+    finish(two_lengths, "two_cut", WATCHED, env=env)
+    models = two_lengths / "models"
+    assert digest(models / "two_cut", STEPS) == digest(models / "two", STEPS)
+    # Each global batch is that of one replica; dropout is not.
+    one, two = (metrics_of(folder)[0] for folder in (straight[0], models / "two"))
+    assert two["masked_lm_loss"] == pytest.approx(one["masked_lm_loss"], 0.1)
+    assert rows(models / "two", SAMPLES)[0].keys() == {"step", "passages"}
 
 
 @pytest.mark.thorough
