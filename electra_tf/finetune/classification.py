@@ -336,8 +336,9 @@ class TextTask(Task):
     @property
     def columns(self) -> list[Columns]:
         """Where texts may be in a table: the first of these that are there."""
-        own = map(self.description.get, ("text_a", "text_b"))
-        named = [tuple(filter(None, own))] if self.description else self.usual_columns
+        given = map(self.description.get, ("text_a", "text_b"))
+        own = tuple(filter(None, given))
+        named = [own] if own else self.usual_columns
         return [*named, ScoresHead.fields[: self.num_texts]]
 
     def input_example(
