@@ -318,7 +318,7 @@ class FinetuningConfig(RunConfig):
             yield "do_train do_eval write_test_outputs", "nothing to do"
         by_score = self.keep == "best" or self.early_stopping_patience
         if by_score and not self.eval_every_steps:
-            reason = "there are no evaluations to go by.\nSet eval_every_steps"
+            reason = "the run makes no evaluations.\nSet eval_every_steps"
             yield "keep early_stopping_patience eval_every_steps", reason
         if (self.freeze_layers or 0) > self.model_config().num_hidden_layers:
             yield "freeze_layers num_hidden_layers", "the model has no more layers"
