@@ -117,7 +117,12 @@ def config_of(variant: dict, data_dir: str = NO_DATA) -> PretrainingConfig:
     overrides = dict.fromkeys(names, FLAGS.dropout)
     overrides |= hparams.get("model_hparam_overrides", {})
     hparams |= {"model_hparam_overrides": overrides, "precision": variant["precision"]}
-    hparams |= {"train_batch_size": FLAGS.batch_size, "jit_compile": variant["jit"]}
+    # One length: that of the hparams, not of a recipe's phases.
+    hparams |= {
+        "phases": [],
+        "train_batch_size": FLAGS.batch_size,
+        "jit_compile": variant["jit"],
+    }
     return PretrainingConfig.from_hparams(data_dir, "benchmark", hparams)
 
 

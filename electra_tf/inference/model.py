@@ -109,8 +109,9 @@ class Model:
       config: of its run; a SavedModel has none.
       network: the Keras model, or the SavedModel.
       methods: scoring methods by name, the best first: functions of ids, mask and
-        segment ids [B, L] that return the scores of all tokens [B, L]. mask_each also
-        takes positions [B] and returns their scores [B].
+        segment ids [B, L] that return the scores of all tokens [B, L]. Those of
+        `scoring.ONE_BY_ONE` also take the positions [B] from which and before which
+        tokens are masked, and return the scores [B] of the first.
     """
 
     name: str
@@ -356,8 +357,9 @@ class Model:
             for number, ids in enumerate(texts)
             for window in windows_of(number, ids, size, overlap)
         ]
-        if network is self.methods.get("mask_each"):
-            rows = token_scores_of(network, self.vocab, windows)
+        method = next((k for k in self.methods if self.methods[k] is network), None)
+        if method in scoring.ONE_BY_ONE:
+            rows = token_scores_of(network, self.vocab, windows, method)
             for window, place, score in rows:
                 found[window.text][window.start + place - window.first] = score
             return found

@@ -22,7 +22,7 @@ from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import silent
 from electra_tf.errors import UserError
 from electra_tf.inference.model import Model, TokenPrediction
-from electra_tf.inference.scoring import METHODS, chunks, windows_of
+from electra_tf.inference.scoring import METHODS, ONE_BY_ONE, chunks, windows_of
 from electra_tf.interop import readers
 from electra_tf.interop.checkpoint import HEADS, StoredModel
 from electra_tf.paths import local_of
@@ -48,6 +48,8 @@ def methods_of(pretrainer: ElectraPretrainer) -> list[str]:
     has_q = pretrainer.generator.log_q is not None and drawn
     if "discriminator" in offered and has_q:
         offered.add("electra_tt")
+    if "mask_each" in offered:
+        offered.update(ONE_BY_ONE)
     return [name for name in METHODS if name in offered]
 
 
@@ -60,10 +62,12 @@ def function_of(model: ElectraPretrainer, method: str, mask_id: int) -> Callable
     | electra_tt | ELECTRA with two towers: p from its discriminator and log q | 1 |
     | two_tower | Electric's generator, its own log-probabilities | 1 |
     | mask_each | a masked language model: each token masked in turn | n |
+    | within_word_l2r | the same, with the rest of its word (arXiv 2305.10588) | n |
     | discriminator | ELECTRA: log-probability of "original"; no likelihood | 1 |
 
     Returns: function of ids, mask and segment ids, int32 [B, L], to float32 [B, L].
-      That of mask_each also takes positions int32 [B] and returns float32 [B].
+      Those of ONE_BY_ONE also take int32 [B], the positions from which and before
+      which tokens are masked, and return float32 [B] for the first.
     """
     import tensorflow as tf
 
@@ -93,21 +97,22 @@ def function_of(model: ElectraPretrainer, method: str, mask_id: int) -> Callable
         log_q, mask_prob = two_tower(*texts), model.hparams.mask_prob
         return log_probability(model.replaced_logits(*texts), log_q, mask_prob)
 
-    def mask_each(ids, mask, segments, positions):
-        """log p(x_t | x without t) of the one token per row that is masked."""
-        at = tf.stack([tf.range(tf.shape(ids)[0]), positions], axis=1)
-        targets = tf.gather_nd(ids, at)
-        masks = tf.fill(tf.shape(targets), mask_id)
-        ids = tf.tensor_scatter_nd_update(ids, at, masks)
+    def mask_each(ids, mask, segments, positions, ends):
+        """log p(x_t | x without what is masked) of the first masked token of a row."""
+        targets = tf.gather(ids, positions, batch_dims=1)
+        place = tf.range(tf.shape(ids)[1])
+        masked = (place >= positions[:, None]) & (place < ends[:, None])
+        ids = tf.where(masked, mask_id, ids)
         logits = model.generator.logits_at(ids, mask, segments, positions[:, None])
         return -tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits[:, 0])
 
     methods = electric, discriminator, two_tower, electra_tt, mask_each
     specs = [tf.TensorSpec([None, None], tf.int32)] * 3
-    if method == "mask_each":
-        specs.append(tf.TensorSpec([None], tf.int32))
-    scores = {function.__name__: function for function in methods}[method]
-    return tf.function(scores, input_signature=specs, autograph=False)
+    scores = {function.__name__: function for function in methods}
+    if method in ONE_BY_ONE:
+        specs += [tf.TensorSpec([None], tf.int32)] * 2
+        method = "mask_each"
+    return tf.function(scores[method], input_signature=specs, autograph=False)
 
 
 class PretrainedModel(Model):

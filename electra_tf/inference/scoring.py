@@ -36,9 +36,12 @@ METHODS = {
     "electric": "minus the energy, in one pass",
     "electra_tt": "log-probabilities by discriminator and generator, in one pass",
     "two_tower": "the two-tower generator's log-probabilities, in one pass",
+    "within_word_l2r": "log-probabilities with each token and the rest of its word "
+    "masked in turn, slow",
     "mask_each": "log-probabilities with each token masked in turn, slow",
     "discriminator": 'log-probability of "not replaced", in one pass; no likelihood',
 }
+ONE_BY_ONE = ("within_word_l2r", "mask_each")  # a row for each token
 
 
 class TokenScore(NamedTuple):
@@ -131,12 +134,21 @@ def rows_of(
 
 
 def token_scores_of(
-    network: Callable[..., Any], vocab: Vocabulary, windows: Iterable[TextWindow]
+    network: Callable[..., Any],
+    vocab: Vocabulary,
+    windows: Iterable[TextWindow],
+    method: str,
 ) -> Iterator[tuple[TextWindow, int, float]]:
-    """Calls a network of mask_each on one row for each token that counts.
+    """Calls a network of ONE_BY_ONE on one row for each token that counts.
 
     Yields each window with the index of a token in it and the token's score.
     """
+    goes_on = np.array(vocab.continuations) & (method == "within_word_l2r")
+
+    def end(ids: list[int], place: int) -> int:
+        rest = range(place + 1, len(ids))
+        return next((i for i in rest if not goes_on[ids[i]]), len(ids))
+
     rows = [
         (window, place)
         for window in sorted(windows, key=padded)
@@ -144,8 +156,9 @@ def token_scores_of(
     ]
     for batch in batches(rows, lambda row: padded(row[0])):
         packed = tokenization.pack(vocab, [window.ids for window, _ in batch])
-        positions = np.array([place + 1 for _, place in batch], np.int32)
-        scores = network(*packed, positions).numpy()
+        # Past [CLS].
+        places = np.array([[p, end(w.ids, p)] for w, p in batch], np.int32) + 1
+        scores = network(*packed, *places.T).numpy()
         for (window, place), score in zip(batch, scores, strict=True):
             yield window, place, score
 

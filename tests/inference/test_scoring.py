@@ -30,9 +30,9 @@ IDS = [6, 40, 1, 7, 7, 90]  # "?" is not in the vocabulary: [UNK]
 TEXT = "w1 w35 ? w2 w2 w85"
 METHODS = {
     "electric": ["electric", "two_tower"],
-    "electra": ["mask_each", "discriminator"],
-    "tied_all": ["mask_each", "discriminator"],
-    "mlm": ["mask_each"],
+    "electra": ["within_word_l2r", "mask_each", "discriminator"],
+    "tied_all": ["within_word_l2r", "mask_each", "discriminator"],
+    "mlm": ["within_word_l2r", "mask_each"],
     "two_tower": ["electra_tt", "two_tower", "discriminator"],
     "two_tower_alone": ["two_tower"],
     "unigram": ["electra_tt", "discriminator"],
@@ -42,7 +42,7 @@ EVERY = [
     (variant, method) for variant, methods in METHODS.items() for method in methods
 ]
 # One pair by default for each method, and one for each way to make it.
-TELLING = {*EVERY[:4], ("two_tower", "electra_tt"), ("unigram", "electra_tt")}
+TELLING = {*EVERY[:5], ("two_tower", "electra_tt"), ("unigram", "electra_tt")}
 every_method = pytest.mark.parametrize(
     ("variant", "method"),
     [
@@ -92,6 +92,10 @@ def net(pretrainer, ids):
 
 def by_definition(model, method, ids):
     """Scores of a text that fits the model, without batches, padding or chunks."""
+
+    def goes_on(place):
+        return model.vocab.tokens[ids[place]].startswith("##")
+
     pretrainer, generator = model.pretrainer, model.pretrainer.generator
     if method == "electric":
         return -net(pretrainer, ids)
@@ -113,6 +117,9 @@ def by_definition(model, method, ids):
     rows = np.repeat(packed(ids)[0], len(ids), axis=0)
     places = np.arange(len(ids))
     rows[places, places + 1] = MASK
+    for place in places if method == "within_word_l2r" else ():
+        for after in itertools.takewhile(goes_on, range(place + 1, len(ids))):
+            rows[place, after + 1] = MASK
     states = generator.encoder(rows, np.ones_like(rows), np.zeros_like(rows))
     states = np.asarray(states.sequence_output)[places, places + 1]
     table = generator.encoder.embeddings.word_embeddings
@@ -129,6 +136,21 @@ def test_token_scores_follow_the_definition(models, variant, method):
     assert [t.text for t in tokens] == TEXT.split()
     assert all(TEXT[t.start : t.end] == t.text for t in tokens)
     assert [t.is_unknown for t in tokens] == [i == 1 for i in IDS]
+
+
+def test_the_rest_of_a_word_is_masked_with_its_token():
+    words = [f"w{i}" for i in range(VOCAB_SIZE - len(SPECIAL) - 2)]
+    vocab = Vocabulary((*SPECIAL, *words, "##a", "##b"))
+    model = scoring_model("mlm", vocab)
+    ids = [vocab.ids[t] for t in "w1 ##a ##b w2 w3 ##b w4".split()]
+    found = {}
+    for method in METHODS["mlm"]:
+        (tokens,) = model.score_tokens("w1ab w2 w3b w4", method)
+        found[method] = [token.score for token in tokens]
+        expected = by_definition(model, method, ids)
+        np.testing.assert_allclose(found[method], expected, atol=2e-5)
+    differs = np.not_equal(*found.values())
+    assert differs.tolist() == [True, True, False, False, True, False, False]
 
 
 @every_method
