@@ -22,7 +22,7 @@ DATA = [
     "pyarrow>=15",  # Parquet and Arrow; tensorflow-datasets needs it, too
     "backports.zstd>=1,<2; python_version < '3.14'",  # then it is part of Python
 ]
-# --tfds, and the hparam data_source "tfds".
+# --tfds.
 TFDS = [
     "tensorflow-datasets>=4.9.7,<5",
     # tensorflow-datasets imports it without requiring it.

@@ -43,6 +43,10 @@ _NEGATIVE = (
     "left in version 0.2: a negative result of the ELECTRA paper (appendix H); commit "
     "29150232 has its code"
 )
+_TFDS = (
+    "left in version 0.2: use Hugging Face's Parquet files "
+    "(docs/fine_tuning_reference.md)"
+)
 _LITERT = Left(
     "left in version 0.2: tf.lite is leaving TensorFlow; export saved_model or onnx"
 )
@@ -58,6 +62,18 @@ LEFT: dict[str, Left] = {
     "--sweep": Left(
         "left in version 0.2: fine-tune from each checkpoint in a shell loop "
         "(docs/fine_tuning_reference.md)"
+    ),
+    "class_weights": Left(
+        "left in version 0.2: the description of a task in tasks has its own "
+        "(docs/fine_tuning.md)",
+        {},
+    ),
+    "data_source": Left(_TFDS, "files"),
+    "tfds_data_dir": Left(_TFDS),
+    "write_pictures": Left(
+        "left in version 0.2: TensorBoard draws the curves; the confusion matrices are "
+        "in the results' JSON",
+        False,
     ),
     "contrastive_weight": Left(_MEASURED, 0.0),
     "contrastive_group": Left(_MEASURED, (32, 4)),  # 4: of debug

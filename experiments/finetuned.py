@@ -62,11 +62,10 @@ UNDEFINED = "-"
 PRETRAINED, RANDOM = "pre-trained", "random weights"
 
 
-def originals(hparams: Mapping[str, Any]) -> list[str]:
-    """The original's tasks that have data where the hparams say."""
-    places = {k: hparams[k] for k in ("data_source", "tfds_data_dir") if k in hparams}
+def originals() -> list[str]:
+    """The original's tasks that have data."""
     place = _DATA_DIR.value, _MODEL_NAME.value
-    return originals_with_data(FinetuningConfig.from_hparams(*place, places))
+    return originals_with_data(FinetuningConfig.from_hparams(*place, {}))
 
 
 def chosen_tasks(there: Sequence[str]) -> list[str]:
@@ -139,7 +138,7 @@ def write(lines: Sequence[str], path: Path, console: Console) -> None:
 
 def glue(hparams: dict[str, Any], console: Console) -> int:
     """Fine-tunes on GLUE; returns the exit code."""
-    tasks = chosen_tasks(scales.glue_tasks(originals(hparams), Path(_DATA_DIR.value)))
+    tasks = chosen_tasks(scales.glue_tasks(originals(), Path(_DATA_DIR.value)))
     model, shape = initial_model(hparams, console), hparams
     if model is not None:
         usual = os.path.join(_DATA_DIR.value, "vocab.txt")
@@ -181,7 +180,7 @@ def glue_table(
 def against_random(hparams: dict[str, Any], console: Console) -> int:
     """Fine-tunes the model and random weights; returns the exit code."""
     data_dir, model_name = _DATA_DIR.value, _MODEL_NAME.value
-    tasks = chosen_tasks(sorted({*originals(hparams), *hparams.get("tasks", [])}))
+    tasks = chosen_tasks(sorted({*originals(), *hparams.get("tasks", [])}))
     model = initial_model(hparams, console)
     if model is None:
         raise UserError(

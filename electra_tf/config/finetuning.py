@@ -82,19 +82,6 @@ class FinetuningConfig(RunConfig):
     tasks: dict[str, Any] = setting(
         {}, "Tasks of your own: name -> description; docs/fine_tuning.md."
     )
-    class_weights: dict[str, Any] = setting(
-        {},
-        "Weights of classes in the loss: task -> {class: weight}, a list in "
-        "alphabetical order of the classes, or balanced.",
-    )
-    data_source: str = setting(
-        "files",
-        "Where GLUE and SQuAD come from: files, or tfds (prepared before).",
-        ("files", "tfds"),
-    )
-    tfds_data_dir: str | None = place(
-        None, "Where tensorflow_datasets keeps its data; null: its default.", here=True
-    )
     on_bad_example: str = setting(
         "stop",
         "On a line that cannot be used: stop, or skip, count and list it.",
@@ -159,7 +146,6 @@ class FinetuningConfig(RunConfig):
     # Output.
     write_test_outputs: bool = place(False, "Write predictions for submission.")
     n_writes_test: int = place(5, "Trials whose test predictions are written.", ">= 0")
-    write_pictures: bool = place(False, "Draw learning curves and confusion matrices.")
     write_distill_outputs: bool = setting(False, "Unused, as in the original.")
 
     # Question answering.
@@ -259,7 +245,7 @@ class FinetuningConfig(RunConfig):
         return os.path.splitext(self.results_txt)[0].removesuffix("_results")
 
     def beside_results(self, what: str, trial: int) -> str:
-        """Where a trial's "predictions", "test_predictions" or "pictures" go."""
+        """Where a trial's "predictions" or "test_predictions" go."""
         return os.path.join(f"{self.results_stem}_{what}", f"trial_{trial}")
 
     @classmethod

@@ -56,7 +56,6 @@ def hparam(
     applies_to: Mapping[str, Collection[Any]] = MappingProxyType({}),
     *,
     role: Role,
-    here: bool = False,
     if_idle: str = "refuse",
 ) -> Any:
     """A dataclass field with its documentation, its role and the allowed values.
@@ -66,10 +65,9 @@ def hparam(
     Args:
       allowed: the values to choose from, or limits such as ">= 0 and < 1".
       applies_to: other hparam -> the values with which this one has an effect.
-      here: of places, whether it must be on this machine.
       if_idle: what happens to a value without effect: "refuse", "note" or "ignore".
     """
-    metadata = {"doc": doc, "role": role, "allowed": allowed, "here": here}
+    metadata = {"doc": doc, "role": role, "allowed": allowed}
     metadata |= {"applies_to": applies_to, "if_idle": if_idle}
     if isinstance(default, (list, dict)):
         return dataclasses.field(default_factory=default.copy, metadata=metadata)
@@ -245,7 +243,7 @@ def _checked(field: dataclasses.Field, hint: Any, value: Any, source: str) -> An
         )
     if field.metadata["role"] is PLACE and isinstance(value, str | list | dict):
         try:
-            return each_path(value, lambda p: local_of(p, field.metadata["here"]))
+            return each_path(value, local_of)
         except ValueError as e:
             raise UserError(
                 f"{field.name} in {source} is {show(value)}: {e}."

@@ -223,7 +223,6 @@ class ClassHead(LabelsHead):
     """
 
     kind, mark = "classification", "label"
-    has_classes = True
 
     label_smoothing: float = 0.0
 
@@ -380,8 +379,7 @@ class TextTask(Task):
     @functools.cached_property
     def class_weights(self) -> list[float] | None:
         """Factors of the losses of each class's examples, in training."""
-        given = self.config.class_weights.get(self.name)
-        given = self.description.get("class_weights", given)
+        given = self.description.get("class_weights")
         if given is None or not self.config.do_train or self.stored:
             return None
         if given == "balanced":

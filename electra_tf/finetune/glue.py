@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GLUE: its tasks, in its own files or in rows as others distribute it; GLUE.zip.
+"""GLUE: its tasks, in its own files or in rows as others distribute it.
 
 Rows have columns by name and classes as numbers. Examples come in the order of GLUE's
 files and with their ids, so features and submissions are the same from either form.
@@ -7,13 +7,8 @@ files and with their ids, so features and submissions are the same from either f
 
 from __future__ import annotations
 
-import datetime
-import io
 import itertools
-import json
-import os
-import zipfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +24,6 @@ from electra_tf.finetune.inputs import (
 )
 from electra_tf.finetune.task import plain, rounded
 from electra_tf.storage.files import atomic_write
-from electra_tf.storage.manifest import MANIFEST, facts_of, read_json
 
 
 class Glue(NamedTuple):
@@ -144,47 +138,25 @@ class GlueTask(TextTask):
             )
 
     def write_predictions(self, split, scorer, directory) -> list[str]:
-        """For test sets also the file that GLUE takes, alone and zipped."""
+        """For test sets also the file that GLUE takes."""
         paths = super().write_predictions(split, scorer, directory)
         if split not in self.glue.submission:
             return paths
         rows = sorted(scorer.rows, key=lambda row: int(row["eid"]))
         lines = [f"{int(row['eid'])}\t{self._submitted(row)}\n" for row in rows]
-        name = self.glue.submission[split]
-        content = "".join(["index\tprediction\n", *lines]).encode()
-        archive = zipped({f"{name}.tsv": content})
-        for ending, data in (("tsv", content), ("zip", archive)):
-            path = Path(directory) / f"{name}.{ending}"
-            atomic_write(path, data)
-            paths.append(str(path))
-        return paths
+        path = Path(directory) / f"{self.glue.submission[split]}.tsv"
+        atomic_write(path, "".join(["index\tprediction\n", *lines]))
+        return [*paths, str(path)]
 
     def _submitted(self, row: dict[str, Any]) -> str:
         """A prediction: the label's name, or the number."""
         return plain(row["label"]) if self.labels else f"{row['value']:.3f}"
 
 
-def zipped(files: dict[str, bytes]) -> bytes:
-    """An archive of files by their names."""
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in files.items():
-            archive.writestr(name, data)
-    return content.getvalue()
-
-
-CONFIGS = {name: name for name in GLUE} | {"sst": "sst2", "sts": "stsb"}
+# Names and orders of classes there.
+_THEIRS = {"sst": "sst2", "sts": "stsb"}
 _CLASSES = {"mnli": ("entailment", "neutral", "contradiction")}
 _CLASSES |= {"qnli": _NLI, "rte": _NLI}
-
-
-def place_of(name: str, split: str) -> tuple[str, str]:
-    """The names of a task and one of its splits elsewhere."""
-    if split == "diagnostic":
-        return "ax", "test"
-    if (name, split) == ("mnli", "dev"):
-        split = "dev_matched"
-    return CONFIGS[name], split.replace("dev", "validation")
 
 
 class GlueRowsTask(GlueTask):
@@ -192,36 +164,29 @@ class GlueRowsTask(GlueTask):
 
     def path(self, split: str) -> Path:
         """The file of a split, in the folder of the task or of their name for it."""
-        theirs, name = place_of(self.name, split)
-        names = [theirs] if split == "diagnostic" else [self.name, theirs]
+        names, file = [self.name, _THEIRS.get(self.name, self.name)], split
+        if split == "diagnostic":
+            names, file = ["ax"], "test"
+        elif (self.name, split) == ("mnli", "dev"):
+            file = "dev_matched"
         folders = [Path(self.config.raw_data_dir(name)) for name in names]
-        paths = [folder / parquet_name(name) for folder in folders]
+        paths = [folder / parquet_name(file) for folder in folders]
         return next((path for path in paths if path.is_file()), paths[0])
-
-    def table(
-        self, split: str
-    ) -> tuple[Sequence[str], Iterable[tuple[str, dict[str, Any]]]]:
-        """(names of the classes, if known; where each row stands, and the row)."""
-        path = str(self.required(split))
-        table = Rows(path)
-        rows = ((f"{path}, row {number}", row) for number, row in enumerate(table))
-        return table.classes.get("label", ()), rows
 
     def rows(self, split):
         """As `GlueTask.rows`, in the order of the table."""
-        names, table = self.table(split)
-        names = names or _CLASSES.get(self.name, ())
-        columns, is_test = self.glue.columns[-1], split in self.glue.submission
-        for number, (where, row) in enumerate(table):
-            # Only there the ids are GLUE's; those of MRPC's other sets have gaps.
-            eid = row.get("idx", number) if is_test else number
+        path, is_test = str(self.required(split)), split in self.glue.submission
+        table, columns = Rows(path), self.glue.columns[-1]
+        names = table.classes.get("label") or _CLASSES.get(self.name, ())
+        for number, row in enumerate(table):
+            where = f"{path}, row {number}"
             texts = [row.get(column) for column in columns]
-            cells = [*zip(columns, texts, itertools.repeat(str), strict=False)]
-            cells.append(("idx", eid, int))
-            if wrong := [(c, x) for c, x, kind in cells if not isinstance(x, kind)]:
-                what = f"column {wrong[0][0]!r} is {shown(wrong[0][1])}"
-                self.bad(split, where, f"{what}, not a text or a whole number")
+            if not all(isinstance(text, str) for text in texts):
+                what = f"the texts in {' and '.join(columns)} are {shown(texts)}"
+                self.bad(split, where, what)
                 continue
+            # Only there the ids are GLUE's; those of MRPC's other sets have gaps.
+            eid = row["idx"] if is_test else number
             label = self._label(row.get("label"), names)
             label = self.unknown_label() if is_test else label
             fields = text_fields(row, columns)
@@ -242,59 +207,3 @@ def glue_task(name: str, config, tokenizer) -> GlueTask:
     own, parquet = (t(name, config, tokenizer) for t in (GlueTask, GlueRowsTask))
     places = itertools.product(("train", "dev", *own.glue.submission), (own, parquet))
     return next((task for split, task in places if task.path(split).is_file()), own)
-
-
-NAMES = tuple(name for task in GLUE.values() for name in task.submission.values())
-# WNLI: submit the majority class, as the original does.
-_WNLI_ROWS, _WNLI_CLASS = 146, "0"
-
-
-ARCHIVE = "GLUE_trial_"  # its name begins so
-_PREDICTIONS = "_test_predictions"
-
-
-def is_prediction(name: str) -> bool:
-    """Whether a file among results is of predictions on test sets."""
-    return name.partition("/")[0].endswith(_PREDICTIONS)
-
-
-def write_record(folder: str, paths: Collection[str]) -> None:
-    """Writes the manifest of predictions on test sets, which says when they were made.
-
-    Of a task in several runs of a model the newest count.
-    """
-    found = {os.path.relpath(path, folder): Path(path) for path in paths}
-    content = facts_of(found, "electra-tf")
-    atomic_write(Path(folder, MANIFEST), json.dumps(content, indent=1) + "\n")
-
-
-def recorded_time(folder: Path) -> datetime.datetime:
-    """When the predictions in a folder were made; without a manifest long ago."""
-    path = folder / MANIFEST
-    made = read_json(path)["created"] if path.is_file() else "1970-01-01T00:00:00Z"
-    return datetime.datetime.fromisoformat(made)
-
-
-def write_archive(results: Path, trial: int, log: Callable[[str], None]) -> Path | None:
-    """Writes GLUE.zip from the predictions of the runs of a model.
-
-    Args:
-      results: the directory with the runs' `<tasks>_test_predictions`.
-      trial: of each run; of a task in several runs the newest predictions count.
-
-    Returns: its path; None if a file is missing, which is logged.
-    """
-    files = {}
-    for name in NAMES:
-        found = results.glob(f"*{_PREDICTIONS}/trial_{trial}/{name}.tsv")
-        newest = max(found, key=lambda p: recorded_time(p.parent), default=None)
-        if newest is None:
-            log(f"No GLUE.zip of trial {trial} yet: {name} is missing.")
-            return None
-        files[f"{name}.tsv"] = newest.read_bytes()
-    rows = "".join(f"{row}\t{_WNLI_CLASS}\n" for row in range(_WNLI_ROWS))
-    files["WNLI.tsv"] = f"index\tprediction\n{rows}".encode()
-    path = results / f"{ARCHIVE}{trial}.zip"
-    atomic_write(path, zipped(files))
-    log(f"All files of GLUE (WNLI by its majority): {path}")
-    return path

@@ -12,16 +12,12 @@ multiple_choice, qa (files in SQuAD's form). Texts come from .tsv, .csv, .jsonl,
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import importlib
-import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-
-import absl.logging
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
@@ -36,13 +32,15 @@ from electra_tf.finetune import (
 from electra_tf.finetune.tagging import ChunkTask
 from electra_tf.finetune.task import TEXT, Task, TaskType, take_stored
 from electra_tf.interop import networks
-from electra_tf.storage.manifest import sha256
-from electra_tf.text.records import tfds_builder
 from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
 TYPES: dict[str, TaskType] = tagging.TYPES | multiple_choice.TYPES
 TYPES |= classification.TYPES | multilabel.TYPES | qa.TYPES
+# The original's tasks by their names.
+ORIGINALS: dict[str, Callable[..., Task]] = {"chunk": ChunkTask}
+ORIGINALS |= dict.fromkeys(glue.GLUE, glue.glue_task)
+ORIGINALS |= dict.fromkeys((*qa.SQUAD, *qa.MRQA), qa.QATask)
 # Names go into those of files and variables.
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
@@ -62,18 +60,11 @@ def make_tasks(
             raise UserError(f"task_names: two tasks are called {task.name!r}.")
         named[task.name] = task
         task.check()
-    kinds = {name: task.head.kind for name, task in named.items()}
-    weighted = {n for n, task in named.items() if hasattr(task.head, "class_weights")}
-    if wrong := config.class_weights.keys() - weighted:
+    smoothed = {n for n, t in named.items() if hasattr(t.head, "label_smoothing")}
+    if config.label_smoothing and not smoothed:
         raise UserError(
-            f"class_weights: {min(wrong)} is not a task in task_names with classes for "
-            f"texts; these have the types {kinds}."
-        )
-    smoothed = [kind for kind, row in TYPES.items() if row.head.has_classes]
-    if config.label_smoothing and not {*smoothed} & {*kinds.values()}:
-        raise UserError(
-            f"label_smoothing is for {' and '.join(smoothed)}; these tasks are "
-            f"{', '.join(kinds.values())}."
+            "label_smoothing is for classification and tagging, and task_names has "
+            f"neither: {', '.join(named)}."
         )
     return [*named.values()]
 
@@ -99,18 +90,8 @@ def make_task(
 
 def originals_with_data(config: FinetuningConfig) -> list[str]:
     """The names of the original's tasks that have training data, wherever they lie."""
-    known = _originals(config)
-    return [name for name in known if known[name](name, config, None).is_there("train")]
-
-
-def _originals(config) -> dict[str, Callable[..., Task]]:
-    """The original's tasks by their names."""
-    if config.data_source == "tfds":
-        tasks = dict.fromkeys(glue.GLUE, TfdsGlueTask)
-        return tasks | dict.fromkeys(_SQUAD, TfdsQATask)
-    known: dict[str, Callable[..., Task]] = {"chunk": ChunkTask}
-    known |= dict.fromkeys(glue.GLUE, glue.glue_task)
-    return known | dict.fromkeys((*qa.SQUAD, *qa.MRQA), qa.QATask)
+    tasks = (make(name, config, None) for name, make in ORIGINALS.items())
+    return [task.name for task in tasks if task.is_there("train")]
 
 
 def _make_task(
@@ -120,10 +101,9 @@ def _make_task(
         return make_own_task(name, config, tokenizer)
     if ":" in name:
         return _from_module(name)(config, tokenizer)
-    known = _originals(config)
-    if name in known:
-        return known[name](name, config, tokenizer)
-    names = sorted({*known, *config.tasks})
+    if name in ORIGINALS:
+        return ORIGINALS[name](name, config, tokenizer)
+    names = sorted({*ORIGINALS, *config.tasks})
     close = difflib.get_close_matches(name, names, n=1)
     hint = f"; did you mean {close[0]}?" if close else "."
     raise UserError(f"unknown task {name!r}{hint}\nTasks: {', '.join(names)}.")
@@ -184,78 +164,3 @@ def _problems(name: str, description: dict[str, Any]) -> Iterator[str]:
     for name, key in keys.items():
         if key.is_needed and name not in description:
             yield f"{name!r} is missing; {kind} needs it"
-
-
-_SQUAD = {"squad": "squad/v2.0", "squadv1": "squad/v1.1"}
-
-
-class _Prepared:
-    """A task on a data set of tensorflow_datasets that is on disk."""
-
-    def _split(self, split: str) -> tuple[Any, str]:
-        """(builder, its name of the split); a `UserError` if that is not there."""
-        name = _SQUAD.get(self.name)
-        if name is None:
-            theirs, split = glue.place_of(self.name, split)
-            name = f"glue/{theirs}"
-        # By default it logs each file that it opens.
-        absl.logging.set_verbosity(absl.logging.WARNING)
-        builder = tfds_builder(name, self.config.tfds_data_dir)
-        split = split.replace("dev", "validation")
-        if split not in builder.info.splits:
-            raise UserError(f"{self.name}: no split {split} in {builder.data_dir}.")
-        return builder, split
-
-    def prepared(self, split: str) -> tuple[str, dict[str, Any], list[dict[str, Any]]]:
-        """(full name, features by name, rows as they lie on disk)."""
-        import tensorflow_datasets as tfds
-
-        builder, name = self._split(split)
-        options = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
-        rows = builder.as_dataset(name, shuffle_files=False, read_config=options)
-        text = json.dumps([*rows.as_numpy_iterator()], default=_plain)
-        where = f"{builder.info.full_name}, {name}"
-        return where, builder.info.features, json.loads(text)
-
-    def is_there(self, split: str) -> bool:
-        """Whether a split is prepared."""
-        with contextlib.suppress(UserError):
-            return bool(self._split(split))
-        return False
-
-    def data_hash(self, split: str) -> str:
-        """Of the files of the split."""
-        builder, name = self._split(split)
-        hashes = [sha256(path) for path in builder.info.splits[name].filepaths]
-        return " ".join([builder.info.full_name, *hashes])
-
-
-def _plain(value: Any) -> Any:
-    """Text for bytes, and lists and numbers for NumPy's."""
-    return value.decode() if isinstance(value, bytes) else value.tolist()
-
-
-class TfdsGlueTask(_Prepared, glue.GlueRowsTask):
-    """A task of GLUE."""
-
-    def table(self, split):
-        """Sorted by their index."""
-        where, features, rows = self.prepared(split)
-        rows.sort(key=lambda row: row["idx"])
-        places = (f"{where}, index {row['idx']}" for row in rows)
-        names = getattr(features["label"], "names", ())
-        return names, zip(places, rows, strict=True)
-
-
-class TfdsQATask(_Prepared, qa.QATask):
-    """SQuAD 1.1 or 2.0."""
-
-    def entries(self, split: str):
-        """(place, object with a text and questions) for each."""
-        where, _, rows = self.prepared(split)
-        found: dict[str, list[dict[str, Any]]] = {}
-        for row in rows:
-            found.setdefault(row["context"], []).append(row)
-        for context, questions in found.items():
-            place = f"{where}, question {questions[0]['id']}"
-            yield place, {"context": context, "qas": questions}

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.hparams import IDENTITY, SETTING, defaults
-from electra_tf.errors import UserError
+from electra_tf.errors import LEFT, UserError
 from electra_tf.finetune.task import without_files
 from electra_tf.interop.checkpoint import CheckpointInfo
 from electra_tf.paths import local_of, shown
@@ -76,6 +76,7 @@ def differences(
     usual = defaults(FinetuningConfig, IDENTITY, SETTING)
     usual = {name: value for name, value in usual.items() if name in ours}
     ignored = {*ignored, *_WITHOUT_INFLUENCE}
+    ignored |= {k for k, left in LEFT.items() if stored.get(k) == left.default}
     if "init_sha256" in stored and "init_sha256" in ours:
         ignored.add("init_checkpoint")  # The weights count, not their place.
     there, here = (
@@ -274,6 +275,7 @@ def hparams_in(folder: Path) -> dict[str, Any]:
     """
     path = folder / CONFIG
     content = read_json_if_there(path)
+    content = {name: x for name, x in content.items() if name not in LEFT}
     if content.get("task_names"):
         FinetuningConfig.checked(content, str(path))
         return content

@@ -18,9 +18,8 @@ from electra_tf import startup
 from electra_tf.config.finetuning import FinetuningConfig, vocabulary_of
 from electra_tf.console import Console
 from electra_tf.errors import EXIT_FLAGS, EXIT_OK, EXIT_PREEMPTED, UserError
-from electra_tf.finetune import glue, preprocessing, registry
+from electra_tf.finetune import preprocessing, registry
 from electra_tf.finetune import results as files
-from electra_tf.finetune.pictures import write_pictures
 from electra_tf.finetune.task import Task
 from electra_tf.interop import checkpoint, readers
 from electra_tf.interop.checkpoint import FINETUNE, CheckpointInfo
@@ -71,7 +70,7 @@ def run(flags: Flags, console: Console) -> int:
     config, source = resolve(flags, console)
     check_place(os.path.dirname(config.results_txt))
     folder, name = os.path.split(config.results_stem)
-    with Outputs(folder, name, glue.ARCHIVE) as outputs:
+    with Outputs(folder, name) as outputs:
         outputs.bring()
         return run_in(outputs, flags, config, source, console)
 
@@ -109,14 +108,11 @@ def run_in(
         # The results of the training stay beside these.
         path = config.results_txt.removesuffix("_results.txt")
         config = config.replaced(results_txt=f"{path}_eval_results.txt")
-    # tensorflow_datasets reads with TensorFlow, whose devices have to be chosen first.
-    devices_first = config.data_source == "tfds"
-    placement = prepare_devices(config, console) if devices_first else None
     tasks = make_tasks(config, vocab, console, trained)
     results = results_of(config, source, vocab, tasks, flags.trial)
     if flags.parallel > 1:
         return run_parallel(flags.parallel, results, config, console)
-    placement = placement or prepare_devices(config, console)
+    placement = prepare_devices(config, console)
     from electra_tf.finetune.trial import Run
 
     with StopRequest() as stop:
@@ -208,8 +204,6 @@ def check_flags(flags: Flags, config: FinetuningConfig) -> None:
         raise UserError(f"{names[0]} needs do_train and do_eval.")
     if (flags.trial or 1) > config.num_trials:
         raise UserError(f"--trial {flags.trial}: num_trials is {config.num_trials}.")
-    if flags.parallel > 1 and config.data_source == "tfds":
-        raise UserError('--parallel: with data_source "tfds" start --trial 1, 2, ...')
 
 
 def make_tasks(config, vocab: Vocabulary, console: Console, trained=None) -> list[Task]:
@@ -324,13 +318,10 @@ def run_trials(run: Run, results: files.Results, outputs: Outputs) -> int:
     from electra_tf.finetune import trial as finetuning
 
     config, log = run.config, run.console.log
-    for_glue = any(task.name in glue.GLUE for task in run.tasks)
     for trial in [results.only] if results.only else numbers(config):
         done = results.trials.get(trial) if config.do_train and config.do_eval else None
         if done:
             log(f"Trial {trial} is finished; its results are kept.")
-            if config.write_pictures:
-                write_pictures(config, done, log)
             if not finetuning.lacks_test_outputs(config, done, run.tasks):
                 continue
         place, nothing = config.trial_dir(trial), contextlib.nullcontext()
@@ -347,11 +338,6 @@ def run_trials(run: Run, results: files.Results, outputs: Outputs) -> int:
                 return EXIT_PREEMPTED
             if config.do_eval:
                 results.add(result)
-            if result.test_outputs and for_glue:
-                outputs.bring(glue.is_prediction)
-                glue.write_archive(Path(config.results_txt).parent, trial, log)
-            if config.write_pictures and not done:
-                write_pictures(config, result, log)
             outputs.upload()
             is_kept = config.keep_all_models or trial == 1
             if folder and trial in results.trials and not is_kept:

@@ -149,7 +149,6 @@ class TagHead(Head):
 
     kind, mark = "tagging", "words"
     reads = "words"
-    has_classes = True
 
     num_labels: int
     label_smoothing: float = 0.0

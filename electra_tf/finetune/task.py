@@ -57,7 +57,6 @@ class Head(ABC):
       kind: the type's name, a key of `registry.TYPES`.
       reads: its kind of input, a key of `inputs.FORMS`.
       fields: of an input that is given as a tuple.
-      has_classes: whether it has a softmax over labels, which can be smoothed.
       mark: an output of the served model that no type before it has in
         `registry.TYPES`.
     """
@@ -65,7 +64,6 @@ class Head(ABC):
     kind: ClassVar[str]
     reads: ClassVar[str]
     fields: ClassVar[tuple[str, ...]] = ()
-    has_classes: ClassVar[bool] = False
     mark: ClassVar[str]
 
     @staticmethod

@@ -23,7 +23,7 @@ import keras
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.console import Console, Progress
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.finetune import batches, glue, preprocessing
+from electra_tf.finetune import batches, preprocessing
 from electra_tf.finetune import results as files
 from electra_tf.finetune.model import (
     build_finetuning_model,
@@ -166,8 +166,6 @@ def _with_test_outputs(run: Run, model, result: files.TrialResult) -> files.Tria
     for task, split, name, scorer in _scorers(run, model, "test"):
         paths += task.write_predictions(split, scorer, directory)
         run.console.log(f"Predictions on {name}: {directory}")
-    if paths:
-        glue.write_record(directory, paths)
     return result._replace(test_outputs=paths, test_data=_test_data(run.tasks))
 
 

@@ -260,11 +260,11 @@ class Outputs:
     For a local folder nothing happens.
 
     Args:
-      prefixes: of the names that this process writes.
+      prefix: of the names that this process writes.
     """
 
-    def __init__(self, folder: str | os.PathLike, *prefixes: str):
-        self._folder, self._prefixes = os.fspath(folder) or ".", prefixes
+    def __init__(self, folder: str | os.PathLike, prefix: str):
+        self._folder, self._prefix = os.fspath(folder) or ".", prefix
         self._is_remote = remote.is_remote(self._folder)
 
     def __enter__(self) -> Outputs:
@@ -275,11 +275,10 @@ class Outputs:
         if kind is None:
             self.upload()
 
-    def bring(self, scope: Callable[[str], bool] | None = None) -> None:
-        """Downloads the files, or those that `scope` selects by their names."""
+    def bring(self) -> None:
+        """Downloads the files."""
         if self._is_remote:
-            scope = scope or (lambda name: name.startswith(self._prefixes))
-            remote.bring(self._folder, scope, keeps_own=True)
+            remote.bring(self._folder, self._is_own, keeps_own=True)
 
     def upload(self) -> None:
         """Uploads what has changed, as it was written: the oldest file first.
@@ -288,6 +287,9 @@ class Outputs:
         """
         if self._is_remote:
             names = names_below(self._folder)
-            own = [name for name in names if name.startswith(self._prefixes)]
+            own = [*filter(self._is_own, names)]
             own.sort(key=lambda name: os.stat(f"{self._folder}/{name}").st_mtime_ns)
             remote.put(self._folder, own)
+
+    def _is_own(self, name: str) -> bool:
+        return name.startswith(self._prefix)

@@ -1,61 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GLUE's own files: headers, indices, pairs of one text; the archive to submit."""
-
-import json
-import zipfile
-from pathlib import Path
+"""GLUE's own files: headers, indices, pairs of one text."""
 
 import pytest
 
 from electra_tf.errors import UserError
-from electra_tf.finetune import glue
-from electra_tf.storage.mirror import Outputs
-from tests.helpers import memory_bucket
 from tests.helpers.own_task import own_tasks
-
-
-def test_archive_of_all_eleven_files(tmp_path):
-    log = []
-    for name in glue.NAMES[:-1]:
-        folder = tmp_path / f"{name.lower()}_test_predictions" / "trial_1"
-        folder.mkdir(parents=True)
-        (folder / f"{name}.tsv").write_text(f"index\tprediction\n0\t{name}\n")
-    last = glue.NAMES[-1]
-    assert glue.write_archive(tmp_path, 1, log.append) is None
-    assert log == [f"No GLUE.zip of trial 1 yet: {last} is missing."]
-    (folder / f"{last}.tsv").write_text("index\tprediction\n0\tx\n")
-    path = glue.write_archive(tmp_path, 1, log.append)
-    with zipfile.ZipFile(path) as archive:
-        names = "AX CoLA MNLI-m MNLI-mm MRPC QNLI QQP RTE SST-2 STS-B WNLI"
-        assert sorted(archive.namelist()) == [f"{name}.tsv" for name in names.split()]
-        assert archive.read("CoLA.tsv") == b"index\tprediction\n0\tCoLA\n"
-        rows = archive.read("WNLI.tsv").decode().splitlines()
-    assert rows[0] == "index\tprediction" and len(rows) == 147
-    assert {row.split("\t")[1] for row in rows[1:]} == {"0"}
-    assert glue.write_archive(tmp_path, 2, log.append) is None
-
-
-@pytest.mark.parametrize("in_bucket", [False, True])
-def test_newest_predictions_by_their_records_count(tmp_path, monkeypatch, in_bucket):
-    """Files of a bucket have the time of their download."""
-    memory = memory_bucket.empty(tmp_path, monkeypatch)
-    here = tmp_path / "results"
-    for run, year in (("cola", 2026), ("cola,rte", 2025), ("dog", None)):
-        folder = here / f"{run}_test_predictions" / "trial_1"
-        folder.mkdir(parents=True)
-        for name in glue.NAMES:
-            (folder / f"{name}.tsv").write_text(run)
-        if year:
-            created = {"created": f"{year}-01-01T12:00:00+01:00"}
-            (folder / "manifest.json").write_text(json.dumps(created))
-    if in_bucket:
-        memory.put(f"{here}/", "bucket/results/", recursive=True)
-        here = Path(memory_bucket.place("results"))
-        with Outputs(here, "rte") as outputs:
-            outputs.bring(glue.is_prediction)
-    with zipfile.ZipFile(glue.write_archive(here, 1, print)) as archive:
-        assert archive.read("CoLA.tsv") == b"cola"
-
 
 RTE = "0\tthe dog\tthe cat\tentailment\n1\ta\tb\tnot_entailment\n"
 STS = (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GLUE, SQuAD and MRQA as they are distributed, and from tensorflow_datasets."""
+"""GLUE, SQuAD and MRQA as they are distributed; tables."""
 
 import csv
 import datetime
@@ -14,11 +14,10 @@ from electra_tf.errors import UserError
 from electra_tf.finetune import inputs, preprocessing
 from electra_tf.finetune.inputs import open_source
 from electra_tf.finetune.qa import questions
-from electra_tf.finetune.registry import originals_with_data
 from electra_tf.text import corpus
 from electra_tf.text.units import Unit
 from tests.helpers.own_task import own_tasks, write_files
-from tests.helpers.runs import by_default, refused
+from tests.helpers.runs import refused
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -117,45 +116,6 @@ def test_glue_is_the_same_from_parquet_and_from_tsv(tmp_path, name, folder):
         features_of(tmp_path / "parquet", name)
 
 
-def prepare(directory, name, splits):
-    """Writes rows as the data set `name` of tensorflow_datasets, by its own builder."""
-    tfds = pytest.importorskip("tensorflow_datasets")
-    builder = tfds.builder(name, data_dir=str(directory), try_gcs=False)
-    builder._split_generators = lambda dl_manager: {
-        split: list(enumerate(rows)) for split, rows in splits.items()
-    }
-    config = tfds.download.DownloadConfig(try_download_gcs=False)
-    type(builder).code_path = None  # for checksums of downloads
-    builder.download_and_prepare(download_config=config)
-
-
-@pytest.mark.parametrize(
-    "name", by_default(["cola", "mrpc", "sts", "rte", "mnli"], ["rte", "sts"])
-)
-def test_glue_is_the_same_from_tensorflow_datasets(tmp_path, name):
-    rows = glue_rows(name)
-    write_tsv(tmp_path, name, rows)
-    splits = MNLI_SPLITS if name == "mnli" else SPLITS
-    found = dict.fromkeys(splits.values(), rows)
-    if name == "rte":
-        found["test"] = [row | {"label": -1} for row in rows]
-    prepare(tmp_path / "tfds", f"glue/{TASKS[name][0]}", found)
-    tfds = {"data_source": "tfds", "tfds_data_dir": str(tmp_path / "tfds")}
-    assert features_of(tmp_path, name, **tfds) == features_of(tmp_path, name)
-    config, [task] = glue_task(tmp_path, name, **tfds)
-    assert originals_with_data(config) == [name]
-    assert task.data_hash("train") == task.data_hash("train") != task.data_hash("dev")
-    if name == "rte":
-        assert [e.eid for e in task.examples("test")] == [0, 1, 2]
-        assert task.splits("test") == ["test"]
-    for other, words in (
-        ("qnli", "tfds build glue/qnli"),
-        ("chunk", "unknown task 'chunk'"),
-    ):
-        with pytest.raises(UserError, match=words):
-            glue_task(tmp_path, other, **tfds)[1][0].examples("train")
-
-
 def glue_file(folder, name, split="train", part="00000-of-00001"):
     return folder / f"finetuning_data/{name}/{split}-{part}.parquet"
 
@@ -185,18 +145,16 @@ def test_test_sets_have_no_labels(tmp_path):
     [
         ("cola", {"label": 2}, "row 1: column 'label'.*'2'.*there are 0, 1"),
         ("cola", {"label": None}, "row 1: column 'label'.*'None'"),
-        ("cola", {"sentence": None}, "row 1: column 'sentence' is None"),
-        ("rte", {"idx": None}, "row 1: column 'idx' is None"),
+        ("cola", {"sentence": None}, r"row 1: the texts in sentence are \[None\]"),
     ],
 )
 def test_unusable_row_is_named(tmp_path, name, change, words):
     rows = glue_rows(name)
     rows[1] |= change
-    split = "test" if "idx" in change else "train"
-    write_parquet(glue_file(tmp_path, name, split), rows)
+    write_parquet(glue_file(tmp_path, name), rows)
     _, [task] = glue_task(tmp_path, name)
-    with pytest.raises(UserError, match=f"{split}-00000-of-00001.parquet.*{words}"):
-        task.read(split)
+    with pytest.raises(UserError, match=f"train-00000-of-00001.parquet.*{words}"):
+        task.read("train")
 
 
 def test_damaged_file_is_named(tmp_path):
@@ -294,10 +252,8 @@ NONE = {"text": [], "answer_start": []}
 @pytest.mark.parametrize("name", ["squad", "squadv1"])
 def test_squad_is_the_same_from_every_source(tmp_path, name):
     rows = [QUESTION | {"title": "T", "answers": ANSWERS}]
-    version, more = "v1.1", {}
     if name == "squad":
         rows.append(QUESTION | {"title": "T", "id": "p", "answers": NONE})
-        version, more = "v2.0", {"plausible_answers": NONE}
     asked = []
     for row in rows:
         pairs = zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True)
@@ -310,20 +266,15 @@ def test_squad_is_the_same_from_every_source(tmp_path, name):
     write_files(tmp_path / "json", files)
     for split in SPLITS.values():
         write_parquet(glue_file(tmp_path / "parquet", name, split), rows)
-    if name == "squad":
-        rows = [r | more | {"is_impossible": r["id"] == "p"} for r in rows]
-    splits = dict.fromkeys(SPLITS.values(), rows)
-    prepare(tmp_path / "tfds", f"squad/{version}", splits)
-    tfds = {"data_source": "tfds", "tfds_data_dir": str(tmp_path / "tfds")}
     found = []
-    for form, source in (("json", {}), ("parquet", {}), ("tfds", tfds)):
-        config, [task] = glue_task(tmp_path / form, name, **source)
+    for form in ("json", "parquet"):
+        config, [task] = glue_task(tmp_path / form, name)
         store = preprocessing.features(config, [task], "train", True)
         examples = task.examples("train"), task.examples("dev")
         found.append((*examples, {k: v.tolist() for k, v in store.items()}))
         answers = {one.question_id: one.answers for one in examples[1]}
         assert answers == {"q": ("dog",), "p": ()} or name == "squadv1"
-    assert found[0] == found[1] == found[2]
+    assert found[0] == found[1]
     assert len(found[0][0]) == len(rows)
     assert [e.answers for e in found[0][1]] == [("dog",), ()][: len(rows)]
 

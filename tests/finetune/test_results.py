@@ -74,10 +74,16 @@ def test_only_results_of_the_same_settings_are_loaded(tmp_path):
     """Hparams that an older version did not have are those of their defaults."""
     results = results_in(tmp_path)
     results.add(trial(1, 60.0))
-    added = {"keep": "last", "eval_every_steps": 0, "class_weights": {}}
+    added = {"keep": "last", "eval_every_steps": 0}
     newer = results_in(tmp_path, SETTINGS | added)
     newer.load()
     assert newer.trials == results.trials
+    # Those that have left do not count with their defaults.
+    stored = SETTINGS | {"data_source": "files", "class_weights": {}}
+    assert not files.differences(stored, SETTINGS)
+    weighted = stored | {"class_weights": {"rte": "balanced"}}
+    [(name, *_)] = files.differences(weighted, SETTINGS)
+    assert name == "class_weights: rte"
     for word in ("learning_rate is", "0.0001", "0.0003", "model_dir"):
         other = results_in(tmp_path, SETTINGS | {"learning_rate": 3e-4})
         with pytest.raises(UserError, match=word):

@@ -6,7 +6,6 @@ import json
 import linecache
 import math
 import sys
-import zipfile
 
 import numpy as np
 import pytest
@@ -156,15 +155,9 @@ def test_glue_files_have_the_official_form(tmp_path):
         row = {"eid": eid, "logits": [1 - prediction, prediction]}
         scorer.update(with_answer(task, row))
     paths = task.write_predictions("test", scorer, str(tmp_path / "out"))
-    assert [path.rpartition("/")[2] for path in paths] == [
-        "rte_test.jsonl",
-        "RTE.tsv",
-        "RTE.zip",
-    ]
+    assert [path.rpartition("/")[2] for path in paths] == ["rte_test.jsonl", "RTE.tsv"]
     expected = "index\tprediction\n0\tnot_entailment\n1\tentailment\n"
     assert (tmp_path / "out" / "RTE.tsv").read_text() == expected
-    with zipfile.ZipFile(tmp_path / "out" / "RTE.zip") as archive:
-        assert archive.read("RTE.tsv").decode() == expected
     rows = (tmp_path / "out" / "rte_test.jsonl").read_text().splitlines()
     assert json.loads(rows[1])["label"] == "entailment"
 

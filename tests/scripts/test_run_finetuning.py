@@ -278,17 +278,11 @@ def test_a_trial_that_ended_early_is_not_trained_on(data, trained, tmp_path):
     before = result(data)
     data = shutil.copytree(data, tmp_path / "data")
     (data / "models" / "best" / "results" / "cola_results.json").unlink()
-    run = succeed(data, "best", HPARAMS | {"write_pictures": True})
+    run = succeed(data, "best", HPARAMS)
     assert "Ended early" not in run.stdout
     folder = data / "models" / "best" / "finetuning_models" / "cola_model_1"
     assert evaluations(folder) == trained[2]
     assert result(data)["scores"] == before["scores"]
-    # Its pictures are drawn all the same.
-    [folder] = (data / "models" / "best" / "results").glob("*_pictures/trial_1")
-    names = sorted(path.name for path in folder.iterdir())
-    assert names == ["confusion_cola.png", "learning_curves.png"]
-    for path in folder.iterdir():
-        assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 5000
 
 
 STOPS = {
@@ -334,7 +328,7 @@ def test_a_finished_run_predicts_its_test_sets(finetuned_own):
     assert all(0 <= json.loads(row)["value"] <= 23 for row in rows)
     tags = (folder / "names_test.txt").read_text().split("\n\n")[0].splitlines()
     assert [line.split()[0] for line in tags] == own_sentences(1)[0]
-    assert {"STS-B.tsv", "STS-B.zip"} <= {path.name for path in folder.iterdir()}
+    assert (folder / "STS-B.tsv").is_file()
 
 
 @pytest.mark.thorough
