@@ -56,7 +56,6 @@ class Source(NamedTuple):
 
     Attributes:
       name: of the file, for messages.
-      skipped: lines of the file before these.
       header: the first line of a table, where it is one of those.
       delimiter: of a table in text; None: a tab in .tsv, a comma in .csv.
     """
@@ -64,7 +63,6 @@ class Source(NamedTuple):
     name: str
     form: str
     lines: Iterable[Any]
-    skipped: int = 0
     header: str | None = None
     delimiter: str | None = None
 
@@ -132,21 +130,16 @@ def can_cut(path: str | Path, form: str) -> bool:
     return form in ("tsv", "jsonl", LINES) and not is_packed
 
 
-def open_part(part: Unit, skipped: int) -> Source:
-    """The lines of a file that begin in some of its bytes.
-
-    Args:
-      part: its kind is the form.
-      skipped: the lines before, for messages.
-    """
-    path, form = part.path, part.kind
-    if not can_cut(path, form):
-        return Source(path, form, _lines(path))  # such a file is one part
-    source = Source(path, form, _lines(path, part.start, part.end))
-    if not part.start:
-        return source
-    header = next(_lines(path), None) if form == "tsv" else None
-    return source._replace(skipped=skipped, header=header)
+def open_part(part: Unit) -> Source:
+    """The lines of a file that begin in some of its bytes; its kind is the form."""
+    name, form = part.path, part.kind
+    if not can_cut(name, form):
+        return Source(name, form, _lines(name))  # such a file is one part
+    lines, header = _lines(name, part.start, part.end), None
+    if part.start:
+        header = next(_lines(name), None) if form == "tsv" else None
+        name = f"{name} from byte {part.start}"
+    return Source(name, form, lines, header)
 
 
 def _lines(
@@ -186,9 +179,9 @@ def records(source: Source, choices: Choices = ()) -> Placed:
             yield f"input {number}", {k: v for k, v in row.items() if not is_nan[k]}
     elif form == LINES:
         for number, line in enumerate(lines, start=1):
-            yield f"{name}, line {number + source.skipped}", {"text": line}
+            yield f"{name}, line {number}", {"text": line}
     elif form == "jsonl":
-        yield from _objects(name, lines, source.skipped)
+        yield from _objects(name, lines)
     elif form == "json":
         yield from _array(name)
     elif form == "parquet":
@@ -220,7 +213,7 @@ def _cells(source: Source, lines: Iterator[str], choices: Choices) -> Placed:
                 f"{shown(cells[-1])}; a cell with separators or line ends is quoted "
                 "in a .csv; R leaves out row names by row.names = FALSE"
             )
-        yield f"{name}, line {number + source.skipped}", row
+        yield f"{name}, line {number}", row
 
 
 # A cell as programs write it that quote where they have to.
@@ -350,8 +343,8 @@ def _check_header(name: str, header: Sequence[Any], choices: Choices) -> None:
     )
 
 
-def _objects(name: str, lines: Iterator[str], skipped: int) -> Placed:
-    for number, line in enumerate(lines, start=1 + skipped):
+def _objects(name: str, lines: Iterator[str]) -> Placed:
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         where, problem = f"{name}, line {number}", "not an object {...}"
@@ -362,7 +355,7 @@ def _objects(name: str, lines: Iterator[str], skipped: int) -> Placed:
         if not isinstance(value, dict):
             raise UserError(
                 f"{where}: {problem}.\nA line of .jsonl is an object; convert other "
-                f"JSON: jq -c . {Path(name).name} > new.jsonl (an array: jq -c '.[]')"
+                "JSON: jq -c . old.json > new.jsonl (an array: jq -c '.[]')"
             )
         yield where, _flat(value)
 

@@ -20,7 +20,7 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -121,12 +121,10 @@ def run(
     _models[json.dumps(settings)] = model
     with job_folder.opened(folder, settings) as opened:
         if opened.is_finished:
-            _check_same_text(folder, opened.state["files"], shards)
             summary = _summary(opened.state)
             print(f"{folder} is complete already: {summary}", flush=True)
             return opened.state
         opened.begin()
-        _check_same_text(folder, opened.records(command, len(shards)), shards)
         work = functools.partial(write_shard, plan)
         sizes = [sum(unit.weight for unit in parts) for parts in shards]
         tasks = [*enumerate(shards)]
@@ -169,65 +167,17 @@ def _model_of(plan: Plan) -> Any:
 
 
 def write_shard(plan: Plan, task: tuple[int, list], folder: str) -> dict[str, Any]:
-    """Writes the answers for some units; returns their counts and the text's sha256."""
+    """Writes the answers for some units; returns their counts."""
     number, units_of_shard = task
     parts = [Unit(*unit) for unit in units_of_shard]
-    digest = _digest(parts)
     counts: collections.Counter[str] = collections.Counter(texts=0)
     model = _model_of(plan)
-    with open(os.path.join(folder, _shard_name(number, plan.num_shards)), "wb") as f:
+    name = f"part-{number:05d}-of-{plan.num_shards:05d}.jsonl"
+    with open(os.path.join(folder, name), "wb") as f:
         for row in model.rows(parts):
             f.write(f"{json_line(row)}\n".encode())
             counts.update({"texts": 1} | model.counts(row))
-    return {"counts": dict(counts), "input_sha256": digest}
-
-
-def _shard_name(number: int, num_shards: int) -> str:
-    return f"part-{number:05d}-of-{num_shards:05d}.jsonl"
-
-
-def _check_same_text(
-    folder: str,
-    records: Iterable[Mapping[str, Any] | None],
-    shards: Sequence[Sequence[Unit]],
-) -> None:
-    """Raises `UserError` if a finished shard was made from other text.
-
-    Args:
-      records: of the shards; None for an unfinished one.
-    """
-    for number, (record, parts) in enumerate(zip(records, shards, strict=True)):
-        if record and record["input_sha256"] != _digest(parts):
-            path = os.path.join(folder, _shard_name(number, len(shards)))
-            raise UserError(
-                f"{path} was made from another text than {parts[0].path} (or the files "
-                "after it) now holds.\nName another --output-dir."
-            )
-
-
-@functools.lru_cache
-def _table_digest(path: str, changed: int) -> str:
-    del changed
-    return sha256(path)
-
-
-def _digest(parts: Sequence[Unit]) -> str:
-    """The sha256 of the bytes of units; of a table, those of the whole file."""
-    digest = hashlib.sha256()
-    for unit in parts:
-        if unit.kind in ("parquet", "arrow"):
-            changed = os.stat(unit.path).st_mtime_ns
-            digest.update(_table_digest(unit.path, changed).encode())
-            continue
-        with corpus.open_text(unit.path) as f:
-            f.seek(unit.start)
-            left, block = unit.end - unit.start, b""
-            while left > 0 and (block := f.read(min(left, 1 << 20))):
-                digest.update(block)
-                left -= len(block)
-            if not block.endswith(b"\n"):  # The last line is read to its end.
-                digest.update(f.readline(corpus.CUT_LINE_BYTES))
-    return digest.hexdigest()
+    return {"counts": dict(counts)}
 
 
 def _write_manifest(plan: Plan, folder: JobFolder) -> dict[str, Any]:
@@ -235,10 +185,8 @@ def _write_manifest(plan: Plan, folder: JobFolder) -> dict[str, Any]:
     total: collections.Counter[str] = collections.Counter(texts=0)
     files = []
     for record in folder.records(plan.settings["command"], plan.num_shards):
-        counts, digest = record["counts"], record["input_sha256"]
-        total.update(counts)
-        own = {"texts": counts["texts"], "input_sha256": digest}
-        files.append(record["files"][0] | own)
+        total.update(record["counts"])
+        files.append(record["files"][0] | {"texts": record["counts"]["texts"]})
     manifest = {
         "schema_version": SCHEMA_VERSION,
         "tool_version": electra_tf.__version__,
@@ -368,23 +316,9 @@ class Predictions:
 
     def rows(self, parts: Sequence[Unit]) -> Iterator[dict[str, Any]]:
         """The fields of each input and its prediction."""
-        try:
-            yield from self._rows(parts, False)
-        except UserError:
-            # Read again, with the lines before each piece counted for the message.
-            for _ in self._rows(parts, True):
-                pass
-            raise
-
-    def _rows(self, parts: Sequence[Unit], counted: bool) -> Iterator[dict[str, Any]]:
-        found = itertools.chain.from_iterable(
-            self._predictor.read_inputs(
-                inputs.open_part(
-                    unit, corpus.lines_before(unit.path, unit.start) if counted else 0
-                )
-            )
-            for unit in parts
-        )
+        sources = map(inputs.open_part, parts)
+        read = map(self._predictor.read_inputs, sources)
+        found = itertools.chain.from_iterable(read)
         for chunk in chunks(found, _CHUNK):
             order = sorted(range(len(chunk)), key=lambda i: _length(chunk[i].fields))
             rows = self._predictor.rows(chunk[i] for i in order)

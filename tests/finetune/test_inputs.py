@@ -14,7 +14,6 @@ from electra_tf.errors import UserError
 from electra_tf.finetune import inputs, preprocessing
 from electra_tf.finetune.inputs import open_source
 from electra_tf.finetune.qa import questions
-from electra_tf.text import corpus
 from electra_tf.text.units import Unit
 from tests.helpers.own_task import own_tasks, write_files
 from tests.helpers.runs import refused
@@ -373,9 +372,6 @@ def test_tables_in_text(tmp_path, name, text, keys, rows):
     assert is_cut == name.endswith((".tsv", ".jsonl"))
 
 
-R = "a\tb\n1\tthe dog\tx\n2\tthe cat\ty\n"
-
-
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
@@ -385,7 +381,7 @@ R = "a\tb\n1\tthe dog\tx\n2\tthe cat\ty\n"
         ("train.tsv", 'a\tb\n"dog"\t"x"\n', ["line 2", "no quotes"]),
         ("train.csv", table(QUOTED, ";"), ["no column 'a'", "a;b", '"delimiter"']),
         ("train.tsv", table(RAW, ","), ["no column 'a'", "a,b", '"delimiter"']),
-        ("train.tsv", R, ["line 2: 3 cells", "'x'", "row.names = FALSE"]),
+        ("train.tsv", "a\tb\n1\tthe dog\tx\n", ["line 2: 3 cells", "row.names"]),
         ("train.tsv", "a\tb\tc\ndog\tx\n", ["line 2: 2 cells", "3 columns"]),
         ("train.tsv", "the dog\tpos\nthe cat\tpos\nran\tneg\nwho\tpos\n",
          ["no column 'a'", "the dog, pos", "number the columns"]),
@@ -420,19 +416,6 @@ def test_tables_in_other_forms_are_refused(tmp_path, name, content, words):
     refused(lambda: own_tasks(tmp_path, {name: content}), name, *words)
 
 
-@pytest.mark.parametrize("text", [R, R.replace("\tx\n", "\t\n").replace("y", "")])
-def test_row_numbers_are_refused_whole_or_in_pieces(tmp_path, text):
-    """R's write.table has no name above them."""
-    path = tmp_path / "x.tsv"
-    path.write_text(text)
-    source = open_source(str(path), None, "texts")
-    second = text.index("\n", 6) + 1
-    piece = inputs.open_part(Unit("tsv", str(path), "x", second, len(text), 1), 2)
-    for one, line in ((source, 2), (piece, 3)):
-        with pytest.raises(UserError, match=f"x.tsv, line {line}: 3 cells.*row.names"):
-            list(inputs.texts(one, [("a",)]))
-
-
 @pytest.mark.parametrize(("columns", "begin"), [(("a",), 4), ((1,), 0)])
 def test_pieces_are_read_as_the_whole(tmp_path, columns, begin):
     """The header, if there is one, is read for each."""
@@ -443,9 +426,10 @@ def test_pieces_are_read_as_the_whole(tmp_path, columns, begin):
     pieces = []
     for start, end in zip(ends, ends[1:], strict=False):
         unit = Unit("tsv", str(path), "x", start, end, 1)
-        part = inputs.open_part(unit, corpus.lines_before(str(path), start))
-        pieces += inputs.texts(part, [columns])
-    assert pieces == whole and len(whole) == 3
+        pieces += inputs.texts(inputs.open_part(unit), [columns])
+    assert [x.fields for x in pieces] == [x.fields for x in whole] and len(whole) == 3
+    places = [one.where.removeprefix(f"{path}") for one in pieces]
+    assert places[-1] == f" from byte {begin + 9}, line 2"
 
 
 def test_what_left_is_named(tmp_path):
