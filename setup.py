@@ -60,7 +60,12 @@ setup(
     license="Apache-2.0",
     packages=find_packages(include=["electra_tf", "electra_tf.*"]),
     package_data={
-        "electra_tf": ["py.typed", "text/unicode_14.txt", "interop/cards/*.md"]
+        "electra_tf": [
+            "py.typed",
+            "text/unicode_14.txt",
+            "interop/cards/*.md",
+            "inference/page.html",
+        ]
     },
     cmdclass={"build_py": BuildWithConfigs},
     entry_points={"console_scripts": ["electra-tf = electra_tf.commands:main"]},

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -454,12 +454,9 @@ class TextTask(Task):
         value = float(example.label) - self.lowest
         return {"targets": value / (self.highest - self.lowest)}
 
-    def class_counts(self, features) -> collections.Counter[str]:
-        """Examples of each class."""
-        if not self.labels:
-            return collections.Counter()
-        counts = np.bincount(features["label_ids"], minlength=len(self.labels))
-        return collections.Counter(dict(zip(self.labels, counts.tolist(), strict=True)))
+    def classes_of(self, example: InputExample) -> Iterable[str]:
+        """Those of its label."""
+        return _classes(example.label) if self.labels else ()
 
     def scorer(self, split: str) -> Scorer:
         """By the task's metric."""
@@ -484,16 +481,13 @@ class TextTask(Task):
         if self.stored:
             low, high = self.stored.get("lowest", low), self.stored.get("highest", high)
         elif not (self._has_classes or all(map(math.isfinite, self.limits))):
-            low, high = self._range("train")
+            numbers = [float(example.label) for example in self.read("train")]
+            low, high = min(numbers, default=0.0), max(numbers, default=1.0)
         given = self.description.get
         return float(given("lowest", low)), float(given("highest", high))
 
-    def _range(self, *splits: str) -> tuple[float, float]:
-        numbers = [float(one.label) for split in splits for one in self.read(split)]
-        return min(numbers, default=0.0), max(numbers, default=1.0)
-
     def check(self) -> None:
-        """Classes or numbers to tell apart, and a scale that holds the dev set's."""
+        """Classes or numbers to tell apart."""
         _ = self._has_classes and self.class_weights  # which may be wrong
         if self.description and (problem := next(self._problems(), None)):
             raise UserError(f"task {self.name}: {problem}")
@@ -517,13 +511,6 @@ class TextTask(Task):
                 yield f"{found}.\nAre the columns text_a and label swapped?"
         elif self.highest <= self.lowest:
             yield f"all scores are {self.lowest:g}."
-        elif self.config.scores_dev and not self.stored:
-            low, high = self._range("train", "dev")
-            if low < self.lowest or high > self.highest:
-                yield (
-                    f"{self.path('dev')} has scores from {low:g} to {high:g}, not the "
-                    f'training file.\nSet "lowest": {low:g}, "highest": {high:g}.'
-                )
 
     @property
     def label_columns(self) -> tuple[str, ...]:

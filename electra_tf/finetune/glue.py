@@ -99,10 +99,9 @@ class GlueTask(TextTask):
     def rows(self, split: str) -> Iterator[tuple[str, int, dict[str, Any], str]]:
         """(place, example id, texts, label) of each row."""
         path, is_test = self.required(split), split in self.glue.submission
-        lines = [*Source.of(path).lines] or [""]
+        lines = [*Source.of(path).lines]
         has_header = self.glue.has_header or is_test
-        if has_header:
-            self._check_header(path, lines.pop(0), is_test)
+        lines = lines[has_header:]
         columns = (is_test and self.glue.test_text) or self.glue.text
         columns = (1, 2) if split == "diagnostic" else columns
         wanted = max(*columns, 0 if is_test else self.glue.label) + 1
@@ -122,20 +121,6 @@ class GlueTask(TextTask):
                 )
             label = self.unknown_label() if is_test else cells[self.glue.label]
             yield where, eid, text_fields(cells, columns), label
-
-    def _check_header(self, path: Path, line: str, is_test: bool) -> None:
-        """Refuses a first line that is an example, which would be skipped."""
-        cells, label = line.split("\t"), self.glue.label
-        if is_test:
-            is_example = len(cells) > 1 and cells[0].strip().isdecimal()
-        else:
-            is_long = len(cells) > max(*self.glue.text, label)
-            is_example = is_long and not self.wrong_label(cells[label])
-        if is_example:
-            raise UserError(
-                f"{path} has no header: its first line is an example.\nPut the line "
-                "with the names of the columns above it."
-            )
 
     def write_predictions(self, split, scorer, directory) -> list[str]:
         """For test sets also the file that GLUE takes."""

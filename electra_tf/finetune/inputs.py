@@ -8,7 +8,6 @@ Both data sets of tasks and inputs of predictions. Inputs are streamed line by l
 from __future__ import annotations
 
 import csv
-import difflib
 import functools
 import itertools
 import json
@@ -331,11 +330,8 @@ def _check_header(name: str, header: Sequence[Any], choices: Choices) -> None:
     column = next(c for c in choices[0] if header.count(c) != 1)
     count = header.count(column)
     found = f"{count} columns {column!r}" if count else f"no column {column!r}"
-    names = [*map(str, header)]
-    if close := difflib.get_close_matches(str(column), () if count else names, n=1):
-        found += f" (did you mean {close[0]!r}?)"
     # Quoted names may have line ends, of which a message has few.
-    listed = " ".join(", ".join(names).split()) or "none"
+    listed = " ".join(", ".join(map(str, header)).split()) or "none"
     raise UserError(
         f"{name} has {found}.\nThe columns are named (in text by the first line): "
         f'{listed[:_SHOWN]}.\nThe task\'s "delimiter" is another separator; without a '

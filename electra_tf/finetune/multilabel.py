@@ -6,7 +6,6 @@ Labels are a text with separators, a list, or a column of 0 and 1 for each class
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import re
 from collections.abc import Iterator
@@ -107,11 +106,6 @@ class MultilabelScorer(Scorer):
         classes = task.scores_by_class(*self._arrays(), self.labels, self._which)
         return {"classes": classes}
 
-    @property
-    def is_degenerate(self) -> bool:
-        """Whether every text gets the same classes."""
-        return len({row.tobytes() for row in self._arrays()[1]}) == 1
-
 
 class MultilabelTask(TextTask):
     """Any number of classes for texts in columns."""
@@ -175,11 +169,6 @@ class MultilabelTask(TextTask):
     def answer_features(self, example) -> dict[str, Any]:
         """The features of the right answer."""
         return {"label_flags": [float(name in example.label) for name in self.labels]}
-
-    def class_counts(self, features) -> collections.Counter[str]:
-        """Examples of each class."""
-        counts = features["label_flags"].sum(axis=0).astype(int).tolist()
-        return collections.Counter(dict(zip(self.labels, counts, strict=True)))
 
     def scorer(self, split: str) -> Scorer:
         """By F1."""

@@ -177,34 +177,18 @@ class MultipleChoiceTask(Task):
 
     def examples(self, split: str) -> list[ChoiceExample]:
         """All rows whose label is one of the choices."""
-        rows: list[tuple[str, dict[str, Any], str]] = []
-        settings = self.settings()
-        label = self.description["label"]
-        wanted = (*_columns(settings), *[label] * (split != "test"))
+        settings, label = self.settings(), self.description["label"]
+        is_test, found = split == "test", []
+        wanted = (*_columns(settings), *[label] * (not is_test))
         bad = functools.partial(self.bad, split)
         source = self.source(split)
         for where, row, columns in inputs.whole_rows(source, [wanted], bad, 1):
             try:
-                right = "0" if split == "test" else str(row[label]).strip()
-                rows.append((where, _fields(row, columns, settings), right))
+                fields = _fields(row, columns, settings)
+                right = 0 if is_test else _number(row[label], fields["choices"])
+                found.append(self.input_example(len(found), fields, right))
             except ValueError as error:
                 bad(where, str(error))
-        numbers = [_numbers(right, fields["choices"]) for _, fields, right in rows]
-        columns = zip(*numbers, strict=True)
-        counts = [sum(x is not None for x in column) for column in columns]
-        if split != "test" and counts and counts[0] == counts[1]:
-            raise UserError(
-                f"{self.path(split)}: column {label!r} fits {counts[0]} rows as the "
-                "number of a choice, from 0, and as many as its text.\nWrite one of "
-                "the two."
-            )
-        by_text, found = bool(counts) and counts[1] > counts[0], []
-        for (where, fields, right), both in zip(rows, numbers, strict=True):
-            if both[by_text] is None:
-                what = "the text of a choice" if by_text else "the number of a choice"
-                self.bad(split, where, f"the label is {shown(right)}, not {what}")
-            else:
-                found.append(self.input_example(len(found), fields, both[by_text]))
         return found
 
     def input_example(
@@ -240,14 +224,16 @@ class MultipleChoiceTask(Task):
         return found | {"text": example.text, "choices": example.choices}
 
 
-def _numbers(label: str, choices: list[str]) -> tuple[int | None, int | None]:
-    """The right choice, if the label is its number, and if it is its text."""
-    number = int(label) if label.isdecimal() else len(choices)
-    is_text = choices.count(label) == 1
-    return (
-        number if number < len(choices) else None,
-        choices.index(label) if is_text else None,
-    )
+def _number(label: Any, choices: list[str]) -> int:
+    """The right choice, by its number or its text; ValueError unless it is one."""
+    label = str(label).strip()
+    named = {number for number, text in enumerate(choices) if label == text}
+    if label.isdecimal() and int(label) < len(choices):
+        named.add(int(label))
+    if len(named) != 1:
+        what = "the number, from 0, or the text of one choice"
+        raise ValueError(f"the label is {shown(label)}, not {what}")
+    return named.pop()
 
 
 _CHOICES = of_types("a list of columns, or a column with a list", list, str).needed

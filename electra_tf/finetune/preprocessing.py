@@ -8,7 +8,9 @@ store is made again.
 
 from __future__ import annotations
 
+import collections
 import hashlib
+import itertools
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -231,15 +233,11 @@ def summary(store: FeatureStore, what: str, tasks: Sequence[Any]) -> Iterator[st
     yield from (f"  {line}" for line in store.skipped[:_SKIPPED])
 
 
-def summary_of_classes(task: Any, number: int, store: FeatureStore) -> Iterator[str]:
-    """The classes of a task with their counts, and warnings about them.
-
-    Args:
-      number: the task's, in the store.
-    """
-    names = [spec.name for spec in task.feature_specs()]
-    own = np.asarray(store["task_id"]) == number
-    counts = task.class_counts({n: store[feature_key(task, n)][own] for n in names})
+def summary_of_classes(task: Any) -> Iterator[str]:
+    """The classes of a task with their counts, and warnings about them."""
+    examples = task.read("train") if task.labels else ()
+    classes = itertools.chain.from_iterable(map(task.classes_of, examples))
+    counts = collections.Counter(classes)
     dev = map(task.known_hash, task.splits("dev"))
     if task.config.scores_dev and task.known_hash("train") in dev:
         yield f"Warning: {task.name}: the dev set is the training set."

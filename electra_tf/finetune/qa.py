@@ -360,16 +360,12 @@ class QATask(Task):
         paths = [folder / name for name in names]
         return next((path for path in paths if path.is_file()), paths[0])
 
-    def entries(self, split: str) -> Iterator[tuple[str, Any]]:
-        """(place, object with a text and questions) for each."""
-        return entries(self.source(split))
-
     def examples(self, split: str) -> list[QAExample]:
         """All questions; in training only those whose answer is found in the text."""
         found: list[QAExample] = []
         seen: set[str] = set()
         bad = functools.partial(self.bad, split)
-        for (where, fields), entry in asked(self.entries(split), bad):
+        for (where, fields), entry in asked(entries(self.source(split)), bad):
             base = self.input_example(len(found), fields)
             name = base.question_id
             # An answer is known by its question's id alone.
@@ -379,8 +375,6 @@ class QATask(Task):
                     "Give each question an id of its own."
                 )
             seen.add(name)
-            if "id" not in fields:
-                self.remark(split, "questions without an id are known by number")
             try:
                 found.append(self._answered(base, entry, split))
             except ValueError as error:

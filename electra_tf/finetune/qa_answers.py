@@ -426,11 +426,6 @@ class QAScorer(Scorer):
         names = {"f1": CHARACTER_F1} if task.score_by == "characters" else {}
         return [(names.get(name, name), value) for name, value in scores.items()]
 
-    @property
-    def is_degenerate(self) -> bool:
-        """Whether every question gets the same answer."""
-        return len(self.predictions) > 1 and len(set(self.predictions.values())) == 1
-
 
 def check_window(config: FinetuningConfig) -> None:
     """Raises a UserError where a long question leaves no room for a text."""

@@ -31,7 +31,6 @@ from electra_tf.finetune import (
 )
 from electra_tf.finetune.tagging import ChunkTask
 from electra_tf.finetune.task import TEXT, Task, TaskType, take_stored
-from electra_tf.interop import networks
 from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
@@ -143,11 +142,6 @@ def check_description(name: str, description: dict[str, Any]) -> None:
 def _problems(name: str, description: dict[str, Any]) -> Iterator[str]:
     if not _NAME.fullmatch(name):
         yield "a name has letters, digits and the signs _ . - only"
-    if name in networks.PARTS:
-        yield (
-            f"{', '.join(networks.PARTS)} are parts of a pre-trained model for "
-            "export_model.py.\nGive the task another name"
-        )
     kind = description.get("type")
     if not isinstance(kind, str) or kind not in TYPES:
         yield f"type is {kind!r}; it is one of {', '.join(TYPES)}"

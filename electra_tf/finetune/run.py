@@ -216,8 +216,8 @@ def make_tasks(config, vocab: Vocabulary, console: Console, trained=None) -> lis
     if config.do_train:
         store = preprocessing.features(config, tasks, "train", True)
         lines += preprocessing.summary(store, "training", tasks)
-        for number, task in enumerate(tasks):
-            lines += preprocessing.summary_of_classes(task, number, store)
+        for task in tasks:
+            lines += preprocessing.summary_of_classes(task)
         if config.log_examples:
             lines += shown_examples(store, tasks)
     for task in tasks:

@@ -7,11 +7,10 @@ Plain tags, such as parts of speech, are labels as they are, scored word by word
 from __future__ import annotations
 
 import bisect
-import collections
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -100,12 +99,6 @@ class SpanScorer(Scorer):
             classes[name] = _scores(ours, gold) | {"support": len(gold)}
         return {"classes": classes}
 
-    @property
-    def is_degenerate(self) -> bool:
-        """Whether every word gets the same tag."""
-        seen = {tag for row in self.rows for tag in self.tags(row, "predictions")}
-        return len(seen) == 1
-
 
 def _scores(predicted: set[Any], gold: set[Any]) -> dict[str, float]:
     """precision, recall and F1 in percent."""
@@ -159,7 +152,7 @@ class TagHead(Head):
         return conll.words(source, settings["words"], tuple(settings["identity"]))
 
     @classmethod
-    def object_of(cls, one, fewest, most):
+    def object_of(cls, one, most):
         """A list of words, or running text."""
         return {"text": one} if isinstance(one, str) else {"words": list(one)}
 
@@ -497,15 +490,10 @@ class TaggingTask(Task):
             "eid": example.eid,
         }
 
-    def class_counts(self, features) -> collections.Counter[str]:
-        """Words of each plain tag; of spans, how many begin."""
-        numbers = features["labels"][features["labels_mask"] > 0]
-        counts = np.bincount(numbers, minlength=len(self.labels)).tolist()
-        found = collections.Counter()
-        for tag, count in zip(self.labels, counts, strict=True):
-            if self.is_plain or tag[:2] in ("B-", "S-"):
-                found[tag if self.is_plain else tag[2:]] += count
-        return found
+    def classes_of(self, example: TaggingExample) -> Iterable[str]:
+        """Plain tags, or the class of each span."""
+        tags = example.tags or ()
+        return tags if self.is_plain else [t[2:] for t in tags if t[:2] in ("B-", "S-")]
 
     def scorer(self, split: str) -> Scorer:
         """By spans, or word by word where tags are plain."""

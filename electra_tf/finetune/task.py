@@ -12,7 +12,6 @@ import hashlib
 import inspect
 import json
 import os
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -76,12 +75,11 @@ class Head(ABC):
         """
 
     @classmethod
-    def object_of(cls, one: Any, fewest: int, most: int) -> Mapping[str, Any] | None:
-        """An input in Python by field; None if it has not from `fewest` to `most`."""
+    def object_of(cls, one: Any, most: int) -> Mapping[str, Any] | None:
+        """An input in Python by field; None if it has more than `most`."""
         parts = (one,) if isinstance(one, str) else tuple(one)
-        if not fewest <= len(parts) <= most:
-            return None
-        return dict(zip(cls.fields, parts, strict=False))
+        found = dict(zip(cls.fields, parts, strict=False))
+        return found if len(parts) <= most else None
 
     @staticmethod
     def served_inputs(fields: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -244,8 +242,9 @@ class Scorer(ABC):
 
     @property
     def is_degenerate(self) -> bool:
-        """Whether all predictions are the same."""
-        return float(np.std(self.values("predictions"))) < 1e-4
+        """Whether all predicted classes, tags or numbers are the same."""
+        found = [row["predictions"] for row in self.rows if "predictions" in row]
+        return bool(found) and float(np.std(found)) < 1e-4
 
 
 class Task(ABC):
@@ -404,10 +403,10 @@ class Task(ABC):
             found["delimiter"] = delimiter
         return found
 
-    def class_counts(self, features: Mapping[str, Any]) -> collections.Counter[str]:
-        """How often each class is in its features of a data set, arrays [n, ...]."""
-        del features
-        return collections.Counter()
+    def classes_of(self, example: Any) -> Iterable[str]:
+        """The classes in an example, for the summary of the training set."""
+        del example
+        return ()
 
     def read_inputs(self, source: Source) -> Iterator[Input]:
         """The inputs in a file, for `input_example`."""
@@ -547,14 +546,9 @@ def scores_by_class(gold, predicted, names: Sequence[str], labels=None):
 
 
 def reasons(skipped: Iterable[str]) -> str:
-    """Why examples were left out: the most frequent reasons, with counts."""
-    kinds: dict[str, list[str]] = {}
-    for line in skipped:
-        kind = re.sub(r"'[^']*'|\d+", "", line.partition(": ")[2])
-        kinds.setdefault(kind, []).append(line)
-    most = sorted(kinds.values(), key=len, reverse=True)[:3]
-    listed = "; ".join(f"{len(lines):,}, as {lines[0][:_SHOWN]}" for lines in most)
-    return f":\n{listed}" if listed else ""
+    """How many examples were left out, and why the first one."""
+    lines = [*skipped]
+    return f":\n{len(lines):,} left out, as {lines[0][:_SHOWN]}" if lines else ""
 
 
 def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> str:

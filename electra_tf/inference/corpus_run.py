@@ -7,8 +7,8 @@ on interruptions, byte for byte.
 
 `Scores`, `Detections` and `Predictions` load a model and answer. Each has `options`,
 from which another process loads the same; `model`, in JSON: path, sha256 and all else
-that changes an answer; `corpus`, the input in pieces; `rows`, the answers for some
-pieces, whose batches depend on their texts alone; and `counts` of an answer.
+that changes an answer; `corpus`, the input in pieces; and `rows`, the answers for some
+pieces, whose batches depend on their texts alone.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def write_shard(plan: Plan, task: tuple[int, list], folder: str) -> dict[str, An
     with open(os.path.join(folder, name), "wb") as f:
         for row in model.rows(parts):
             f.write(f"{json_line(row)}\n".encode())
-            counts.update({"texts": 1} | model.counts(row))
+            counts.update({"texts": 1} | scoring.counts_of(row))
     return {"counts": dict(counts)}
 
 
@@ -263,10 +263,6 @@ class Scores(_OfTexts):
         texts = texts_in(parts, self.reading)
         return scoring.rows(self._model, texts, self._method, *options)
 
-    def counts(self, row: dict[str, Any]) -> dict[str, int]:
-        """See `scoring.counts_of`."""
-        return scoring.counts_of(row["num_tokens"], row["num_unknown"])
-
 
 class Detections(_OfTexts):
     """How much each token of each non-blank text looks replaced."""
@@ -280,11 +276,6 @@ class Detections(_OfTexts):
         texts = texts_in(parts, self.reading)
         for text, tokens in detection.detect(self._model, texts):
             yield detection.to_json(text, tokens)
-
-    def counts(self, row: dict[str, Any]) -> dict[str, int]:
-        """Tokens, and those with a probability above one half."""
-        above = [token["probability"] > 0.5 for token in row["tokens"]]
-        return {"tokens": len(above), "tokens_above_one_half": sum(above)}
 
 
 class Predictions:
@@ -325,11 +316,6 @@ class Predictions:
             of_input = dict(zip(order, rows, strict=True))
             for place in range(len(chunk)):
                 yield of_input[place]
-
-    def counts(self, row: dict[str, Any]) -> dict[str, int]:
-        """Counts the labels."""
-        labels = [row["label"]] if "label" in row else row.get("labels", [])
-        return {f"label {label}": 1 for label in labels}
 
 
 def _length(fields: dict[str, Any]) -> int:

@@ -9,7 +9,9 @@ alarm, so there are as many misses as false alarms.
 from __future__ import annotations
 
 import html
+import string
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from electra_tf.console import printable
@@ -242,39 +244,8 @@ def to_json(text: str, tokens: Sequence[TokenPrediction]) -> dict[str, Any]:
     return {"text": text, "tokens": rows}
 
 
-_STYLE = """
-:root { color-scheme: light; }
-body { font: 16px/1.5 system-ui, sans-serif; color: #1f2933; background: #fff;
-       max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.6rem; margin-bottom: .2rem; }
-h2 { font-size: 1.15rem; margin-top: 2.2rem; border-bottom: 1px solid #d9e2ec; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-td, th { padding: .2rem .9rem .2rem 0; text-align: left; vertical-align: top; }
-td:nth-child(2) { text-align: right; }
-td:nth-child(3) { color: #52606d; }
-details td:nth-child(2) { text-align: left; font-family: ui-monospace, monospace; }
-img { max-width: 100%; }
-.summary { color: #52606d; margin-top: 0; }
-.passage { font: 1.05rem/2.1 Georgia, serif; max-width: 46rem; }
-.passage span:not([class=""]) { border-radius: .25em; padding: .1em .12em; }
-.passage .caught { background: #9fdcae; font-weight: 600; }
-.passage .missed { background: #f6d58a; font-weight: 600; }
-.passage span.alarm { border-radius: 0; box-shadow: inset 0 -2px 0 #c0392b; }
-.passage s { color: #7b8794; font-size: .8em; margin-left: .25em; }
-.legend span { border-radius: .25em; padding: .15em .4em; margin-right: .8em; }
-"""
-
-
-_PAGE = """\
-<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title><style>{style}</style></head>
-<body>
-{parts}
-</body></html>"""
-
-
 def page(title: str, parts: Sequence[Html]) -> Html:
-    """A whole HTML document; `parts` are fragments."""
-    return fill(_PAGE, title=title, style=Html(_STYLE), parts=[*parts])
+    """A whole HTML document, page.html; `parts` are fragments."""
+    template = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+    shown = {"title": _html(title), "parts": _html([*parts])}
+    return Html(string.Template(template).substitute(shown))

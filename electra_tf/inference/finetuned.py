@@ -270,8 +270,6 @@ class FinetunedModel(Predictor):
         self.max_seq_length = reader.config.max_seq_length
         head = reader.head
         most = reader.num_texts if head.reads == "texts" else len(head.fields)
-        columns = getattr(reader, "columns", ()) if head.reads == "texts" else ()
-        fewest = min(map(len, columns), default=None)
         facts = {
             "vocab_sha256": self.vocab.sha256,
             "max_seq_length": self.config.max_seq_length,
@@ -279,7 +277,7 @@ class FinetunedModel(Predictor):
         }
         task = name or reader.name
         reading = reader.read_inputs, self._predictions
-        super().__init__(origin, task, type(head), *reading, most, fewest, facts)
+        super().__init__(origin, task, type(head), *reading, most, facts)
 
     @property
     def folder(self) -> Path:

@@ -45,25 +45,16 @@ _POOLINGS: dict[str | None, Callable[[np.ndarray], np.ndarray]] = {
     "cls": lambda states: states[0],
     None: lambda states: states,
 }
-_TASK = "a trial of run_finetuning.py or a Hugging Face model with the head of a task"
-_PRETRAINED = "a run of pre-training"
-_WEIGHTS = "the model before its export"
-# Method or attribute -> (the part that it needs, models with that part).
+# Method or attribute -> the part that it needs.
 _NEEDS = {
-    "predict": ("the head of a task", _TASK),
-    "detect": (
-        "a discriminator",
-        f"{_PRETRAINED} or Hugging Face's ElectraForPreTraining",
-    ),
-    "corrupt": ("a discriminator and its generator", _PRETRAINED),
-    "fill_mask": (
-        "a generator that fills masks",
-        "a run of ELECTRA or Hugging Face's ElectraForMaskedLM",
-    ),
-    "score": ("a discriminator or a generator", _PRETRAINED),
-    "save": ("the weights of a pre-trained model", _PRETRAINED),
-    "encoder": ("an encoder with its weights", _WEIGHTS),
-    "tokenizer": ("the vocabulary", _WEIGHTS),
+    "predict": "the head of a task, which fine-tuning makes",
+    "detect": "a discriminator",
+    "corrupt": "a discriminator and its generator",
+    "fill_mask": "a generator that fills masks",
+    "score": "a discriminator or a generator",
+    "save": "the weights of a pre-trained model",
+    "encoder": "an encoder with its weights, which exports do not show",
+    "tokenizer": "the vocabulary",
 }
 
 
@@ -151,22 +142,12 @@ class Model:
 
     def lacks(self, name: str) -> MissingPartError:
         """The error for a method or attribute whose part this model lacks."""
-        part, owner = _NEEDS[name]
         return MissingPartError(
-            f"{self.name} is {self.what}: {name} needs {part}, which {owner} has."
+            f"{self.name} is {self.what}: {name} needs {_NEEDS[name]}."
         )
 
     def __repr__(self) -> str:
-        try:
-            encoder, words = self.encoder, len(self.tokenizer.vocab)
-            layers = len(encoder.encoder.transformer_layers)
-        except AttributeError:  # of a SavedModel, or of two towers
-            return f"<{self.what} from {self.name}>"
-        return (
-            f"<{self.what} from {self.name}: {layers} layers of width "
-            f"{encoder.hidden_size}, {words:,} tokens, max_seq_length "
-            f"{self.max_seq_length}>"
-        )
+        return f"<{self.what} from {self.name}>"
 
     def encode(
         self, texts: Any, pooling: str | None = "mean"
@@ -380,8 +361,7 @@ class Predictor(Model):
       head: its type's.
       read_inputs: reads the inputs of a user's file.
       predictions: yields each input with its prediction, in order.
-      num_fields: of an input that is given as a tuple.
-      fewest: of them at least; None: all.
+      num_fields: of an input that is given as a tuple, at most.
       facts: in JSON, all that answers depend on besides the weights.
     """
 
@@ -391,7 +371,6 @@ class Predictor(Model):
     read_inputs: Callable[[Source], Iterator[Input]]
     predictions: Callable[[Iterable[Input]], Iterator[tuple[Input, dict[str, Any]]]]
     num_fields: int = 1
-    fewest: int | None = None
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
@@ -436,7 +415,7 @@ class Predictor(Model):
             return one
         one, most = plain(one), self.num_fields
         if isinstance(one, Iterable):
-            found = self.head.object_of(one, self.fewest or most, most)
+            found = self.head.object_of(one, most)
             if found is not None:
                 return found
         fields = " and ".join(self.head.fields[:most])

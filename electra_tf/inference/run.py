@@ -120,7 +120,7 @@ def score(given) -> Iterator[str]:
     options = model.method(given.method), given.overlap, given.tokens
     counts: collections.Counter[str] = collections.Counter()
     for row in scoring.rows(model, _texts(given), *options):
-        counts.update(scoring.counts_of(row["num_tokens"], row["num_unknown"]))
+        counts.update(scoring.counts_of(row))
         yield json_line(row)
     scoring.warn_of_empty(counts)
 

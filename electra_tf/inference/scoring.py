@@ -86,8 +86,14 @@ def rows(
         yield to_json(text, scored)
 
 
-def counts_of(num_tokens: int, num_unknown: int) -> dict[str, int]:
-    """Counts a scored text: its tokens, and whether none of them is known."""
+def counts_of(row: Mapping[str, Any]) -> dict[str, int]:
+    """Counts a text of `to_json`: its tokens, and whether none of them is known.
+
+    {} for other answers.
+    """
+    if "num_tokens" not in row:
+        return {}
+    num_tokens, num_unknown = row["num_tokens"], row["num_unknown"]
     return {
         "tokens": num_tokens,
         "texts_without_tokens": int(not num_tokens),

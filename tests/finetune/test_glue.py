@@ -1,17 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GLUE's own files: headers, indices, pairs of one text."""
+"""GLUE's own files: indices, pairs of one text."""
 
 import pytest
 
 from electra_tf.errors import UserError
 from tests.helpers.own_task import own_tasks
 
-RTE = "0\tthe dog\tthe cat\tentailment\n1\ta\tb\tnot_entailment\n"
-STS = (
-    "0\tg\tf\ty\to\ts\ts\tdog\tcat\t" + "2.5\n",
-    "index\tg\tf\ty\to\ts\ts\ta\tb\tscore\n",
-)
-TEST = "0\tthe dog\n1\tthe cat\n2\tran\n"
 HEADER = "index\tsentence\n"
 
 
@@ -19,25 +13,6 @@ def task_of(folder, task, split, text, **hparams):
     files = {f"finetuning_data/{task}/{split}.tsv": text}
     [found] = own_tasks(folder, files, task_names=[task], **hparams)
     return found
-
-
-def read(folder, task, split, text, **hparams):
-    return task_of(folder, task, split, text, **hparams).read(split)
-
-
-@pytest.mark.parametrize(
-    ("task", "split", "text", "header"),
-    [
-        ("rte", "train", RTE, "index\tsentence1\tsentence2\tlabel\n"),
-        ("sts", "dev", *STS),
-        ("cola", "test", TEST, HEADER),
-    ],
-)
-def test_missing_header_is_an_error(tmp_path, task, split, text, header):
-    with pytest.raises(UserError, match=f"{split}.tsv has no header"):
-        read(tmp_path, task, split, text)
-    found = read(tmp_path, task, split, header + text)
-    assert [e.eid for e in found] == list(range(len(text.splitlines())))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +28,10 @@ def test_index_of_a_test_file_must_be_the_line(tmp_path, text, line, index):
     words = f"test.tsv, line {line}: the index is '{index}'"
     for choice in ("stop", "skip"):
         with pytest.raises(UserError, match=words):
-            read(tmp_path, "cola", "test", HEADER + text, on_bad_example=choice)
+            task = task_of(
+                tmp_path, "cola", "test", HEADER + text, on_bad_example=choice
+            )
+            task.read("test")
 
 
 @pytest.mark.parametrize("second", ["", "\u200b"])
