@@ -128,14 +128,11 @@ class GlueTask(TextTask):
         if split not in self.glue.submission:
             return paths
         rows = sorted(scorer.rows, key=lambda row: int(row["eid"]))
-        lines = [f"{int(row['eid'])}\t{self._submitted(row)}\n" for row in rows]
+        name, form = ("label", plain) if self.labels else ("value", "{:.3f}".format)
+        lines = [f"{int(row['eid'])}\t{form(row[name])}\n" for row in rows]
         path = Path(directory) / f"{self.glue.submission[split]}.tsv"
         atomic_write(path, "".join(["index\tprediction\n", *lines]))
         return [*paths, str(path)]
-
-    def _submitted(self, row: dict[str, Any]) -> str:
-        """A prediction: the label's name, or the number."""
-        return plain(row["label"]) if self.labels else f"{row['value']:.3f}"
 
 
 # Names and orders of classes there.

@@ -81,7 +81,21 @@ def make_task(
         it was trained for rules over the data, above all the names of labels.
     """
     settings = resolve_settings(vocab, do_lower_case=config.do_lower_case)
-    task = _make_task(name, config, Tokenizer(vocab, *settings))
+    tokenizer = Tokenizer(vocab, *settings)
+    if name in config.tasks:
+        description = config.tasks[name]
+        if problem := next(_problems(name, description), None):
+            raise UserError(f"task {name!r}: {problem}.")
+        task = TYPES[description["type"]].task(name, config, tokenizer)
+    elif ":" in name:
+        task = _from_module(name)(config, tokenizer)
+    elif name in ORIGINALS:
+        task = ORIGINALS[name](name, config, tokenizer)
+    else:
+        names = sorted({*ORIGINALS, *config.tasks})
+        close = difflib.get_close_matches(name, names, n=1)
+        hint = f"; did you mean {close[0]}?" if close else "."
+        raise UserError(f"unknown task {name!r}{hint}\nTasks: {', '.join(names)}.")
     if trained:
         take_stored(task, trained)
     return task
@@ -91,21 +105,6 @@ def originals_with_data(config: FinetuningConfig) -> list[str]:
     """The names of the original's tasks that have training data, wherever they lie."""
     tasks = (make(name, config, None) for name, make in ORIGINALS.items())
     return [task.name for task in tasks if task.is_there("train")]
-
-
-def _make_task(
-    name: str, config: FinetuningConfig, tokenizer: Tokenizer | None
-) -> Task:
-    if name in config.tasks:
-        return make_own_task(name, config, tokenizer)
-    if ":" in name:
-        return _from_module(name)(config, tokenizer)
-    if name in ORIGINALS:
-        return ORIGINALS[name](name, config, tokenizer)
-    names = sorted({*ORIGINALS, *config.tasks})
-    close = difflib.get_close_matches(name, names, n=1)
-    hint = f"; did you mean {close[0]}?" if close else "."
-    raise UserError(f"unknown task {name!r}{hint}\nTasks: {', '.join(names)}.")
 
 
 def _from_module(name: str) -> type[Task]:
@@ -123,23 +122,8 @@ def _from_module(name: str) -> type[Task]:
     return found
 
 
-def make_own_task(name: str, config, tokenizer) -> Task:
-    """The task that `config.tasks` describes under this name.
-
-    Raises `UserError` for a description that is wrong, naming the key.
-    """
-    description = config.tasks[name]
-    check_description(name, description)
-    return TYPES[description["type"]].task(name, config, tokenizer)
-
-
-def check_description(name: str, description: dict[str, Any]) -> None:
-    """Raises a UserError that names the key that is wrong or missing."""
-    if problem := next(_problems(name, description), None):
-        raise UserError(f"task {name!r}: {problem}.")
-
-
 def _problems(name: str, description: dict[str, Any]) -> Iterator[str]:
+    """What is wrong with a description, by the key."""
     if not _NAME.fullmatch(name):
         yield "a name has letters, digits and the signs _ . - only"
     kind = description.get("type")

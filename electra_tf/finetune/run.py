@@ -83,7 +83,9 @@ def run_in(
     console: Console,
 ) -> int:
     """`run`, with the results of earlier starts in their place."""
-    check_trial_places(config)
+    for trial in numbers(config) if config.do_train else ():
+        check_place(config.trial_dir(trial))
+        files.check_is_free(config.trial_dir(trial))
     check_flags(flags, config)
     vocab = Vocabulary.load(config.vocab_file)
     if flags.merge:
@@ -184,13 +186,6 @@ def hparams_of(
 def numbers(config: FinetuningConfig) -> range:
     """Those of the trials."""
     return range(1, config.num_trials + 1)
-
-
-def check_trial_places(config: FinetuningConfig) -> None:
-    """Raises a UserError for a folder that a trial could not, or must not, go into."""
-    for trial in numbers(config) if config.do_train else ():
-        check_place(config.trial_dir(trial))
-        files.check_is_free(config.trial_dir(trial))
 
 
 def check_flags(flags: Flags, config: FinetuningConfig) -> None:

@@ -364,13 +364,14 @@ class TaggingTask(Task):
         """All sentences whose words all have a tag, or that have no tags."""
         found: list[TaggingExample] = []
         for where, words, tags, identity in self.sentences(split):
-            marks, wrong = [*map(self._bioes, tags or ())], ""
+            scheme, wrong = (tags and self.scheme) or "BIOES", ""
+            marks = [tag_schemes.as_bioes(tag, scheme) for tag in tags or ()]
             if tags is not None and len(words) != len(tags):
                 wrong = f"{len(words)} words, {len(marks)} tags"
             elif None in marks:
                 tag = shown(tags[marks.index(None)])
                 hint = '; "scheme": "plain" takes any tag' * bool(self.description)
-                letters = tag_schemes.LETTERS[self.scheme or "BIOES"]
+                letters = tag_schemes.LETTERS[scheme]
                 like = ", ".join(f"{letter}-PER" for letter in letters)
                 wrong = f"the tag {tag} is not O, nor like {like}{hint}"
             if wrong:
@@ -381,9 +382,6 @@ class TaggingTask(Task):
             right = None if tags is None else marks
             found.append(TaggingExample(len(found), words, right, tags or (), identity))
         return found
-
-    def _bioes(self, tag: str) -> str | None:
-        return tag_schemes.as_bioes(tag, self.scheme or "BIOES")
 
     def _sentences(self, split: str) -> list[Sentence]:
         """All sentences of a file that can be used."""

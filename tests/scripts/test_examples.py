@@ -10,7 +10,7 @@ import pytest
 
 import electra_tf
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.finetune.registry import make_own_task
+from electra_tf.finetune.registry import TYPES
 from tests.helpers.runs import ROOT, check_ok, run_script
 
 EXAMPLES = ROOT / "examples"
@@ -55,7 +55,7 @@ def test_the_author_task_is_balanced_and_its_dev_set_is_held_out(tmp_path):
     (tmp_path / "data/vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
     hparams = json.loads((EXAMPLES / "author_task.json").read_text())
     config = FinetuningConfig.from_hparams(str(tmp_path / "data"), "m", hparams)
-    task = make_own_task("author", config, None)
+    task = TYPES["classification"].task("author", config, None)
     train, dev = task.examples("train"), task.examples("dev")
     for examples, count in (train, 400), (dev, 200):
         labels = collections.Counter(example.label for example in examples)
