@@ -82,20 +82,13 @@ class MultilabelScorer(Scorer):
     def _arrays(self) -> tuple[np.ndarray, np.ndarray]:
         return self.values("label_flags") > 0.5, self.values("logits") > 0
 
-    @property
-    def _which(self) -> list[bool] | None:
-        """For scikit-learn, to which one column is two classes: no and yes."""
-        return [True] if len(self.labels) == 1 else None
-
     def get_results(self) -> list[tuple[str, float]]:
         """f1 (micro), f1_macro, exact_match and loss."""
-        from sklearn import metrics
-
         gold, ours = self._arrays()
-        options = {"labels": self._which, "zero_division": 0.0}
+        right, total = np.sum(gold & ours, 0), np.sum(gold, 0) + np.sum(ours, 0)
         found = {
-            "f1": metrics.f1_score(gold, ours, average="micro", **options),
-            "f1_macro": metrics.f1_score(gold, ours, average="macro", **options),
+            "f1": 2 * np.sum(right) / max(np.sum(total), 1),
+            "f1_macro": np.mean(2 * right / np.maximum(total, 1)),
             "exact_match": np.mean(np.all(gold == ours, axis=1)),
         }
         shares = ((name, 100.0 * float(value)) for name, value in found.items())
@@ -103,8 +96,11 @@ class MultilabelScorer(Scorer):
 
     def details(self) -> dict[str, Any]:
         """Precision, recall and F1 of each class, in percent."""
-        classes = task.scores_by_class(*self._arrays(), self.labels, self._which)
-        return {"classes": classes}
+        gold, ours = (
+            {(row, self.labels[k]) for row, k in np.argwhere(flags).tolist()}
+            for flags in self._arrays()
+        )
+        return {"classes": task.scores_by_class(ours, gold)}
 
 
 class MultilabelTask(TextTask):

@@ -86,26 +86,15 @@ class SpanScorer(Scorer):
 
     def get_results(self) -> list[tuple[str, float]]:
         """precision, recall, f1 and the loss per word."""
-        found = _scores(self._spans("predictions"), self._spans("labels"))
+        found = task.scores(self._spans("predictions"), self._spans("labels"))
         words = sum(len(self.tags(row, "labels")) for row in self.rows)
         loss = sum(float(row["loss"]) for row in self.rows) / max(words, 1)
         return [*found.items(), ("loss", loss)]
 
     def details(self) -> dict[str, Any]:
         """Each class's precision, recall and F1 in percent, and its number of spans."""
-        both, classes = [self._spans(x) for x in ("predictions", "labels")], {}
-        for name in sorted({name for spans in both for *_, name in spans}):
-            ours, gold = ({s for s in spans if s[-1] == name} for spans in both)
-            classes[name] = _scores(ours, gold) | {"support": len(gold)}
-        return {"classes": classes}
-
-
-def _scores(predicted: set[Any], gold: set[Any]) -> dict[str, float]:
-    """precision, recall and F1 in percent."""
-    right = len(predicted & gold)
-    precision, recall = (right / len(x) if x else 0.0 for x in (predicted, gold))
-    f1 = 2 * precision * recall / (precision + recall) if right else 0.0
-    return {"precision": 100.0 * precision, "recall": 100.0 * recall, "f1": 100.0 * f1}
+        both = map(self._spans, ("predictions", "labels"))
+        return {"classes": task.scores_by_class(*both)}
 
 
 class PlainTagScorer(SpanScorer):

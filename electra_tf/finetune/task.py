@@ -522,26 +522,29 @@ def class_details(gold: Sequence[str], predicted: Sequence[str]) -> dict[str, An
 
     labels = sorted({*gold, *predicted})
     matrix = confusion_matrix(gold, predicted, labels=labels).tolist()
-    classes = scores_by_class(gold, predicted, labels, labels)
+    classes = scores_by_class(enumerate(predicted), enumerate(gold))
     return {"classes": classes, "confusion": {"labels": labels, "matrix": matrix}}
 
 
-def scores_by_class(gold, predicted, names: Sequence[str], labels=None):
-    """Name -> precision, recall, F1 in percent, and support.
+def scores(predicted: set[Any], gold: set[Any]) -> dict[str, float]:
+    """precision, recall and F1 in percent."""
+    right = len(predicted & gold)
+    precision, recall = (right / len(x) if x else 0.0 for x in (predicted, gold))
+    f1 = 2 * precision * recall / (precision + recall) if right else 0.0
+    return {"precision": 100.0 * precision, "recall": 100.0 * recall, "f1": 100.0 * f1}
 
-    Args:
-      labels: as scikit-learn takes them, in the order of the names.
-    """
-    from sklearn.metrics import precision_recall_fscore_support
 
-    options = {"labels": labels, "zero_division": 0.0}
-    found = precision_recall_fscore_support(gold, predicted, average=None, **options)
-    *shares, support = (values.tolist() for values in found)
-    metrics = ("precision", "recall", "f1")
+def scores_by_class(
+    predicted: Iterable[tuple], gold: Iterable[tuple]
+) -> dict[str, dict[str, float]]:
+    """Class -> `scores` and support, of tuples that end with their class."""
+    ours, right = (collections.defaultdict(set) for _ in range(2))
+    for groups, found in ((ours, predicted), (right, gold)):
+        for one in found:
+            groups[one[-1]].add(one)
     return {
-        name: dict(zip(metrics, (100.0 * value for value in values), strict=True))
-        | {"support": count}
-        for name, *values, count in zip(names, *shares, support, strict=True)
+        name: scores(ours[name], right[name]) | {"support": len(right[name])}
+        for name in sorted({*ours, *right})
     }
 
 
