@@ -28,8 +28,6 @@ DISCRIMINATOR, GENERATOR = "discriminator", "generator"
 # Of the networks of a model; the first that is there is its main network.
 FOLDERS = (DISCRIMINATOR, "encoder", GENERATOR)
 WHAT = ("all", *FOLDERS)
-# The values of --what for parts of a pre-trained model, in any format.
-PARTS = (*WHAT, "detector", "preprocessor", "scorer")
 
 
 class Network(NamedTuple):
