@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +27,6 @@ from electra_tf.finetune.task import (
     Task,
     TaskType,
     cross_entropy,
-    of_types,
 )
 
 METRICS = ("accuracy", "mcc", "f1")
@@ -384,18 +383,12 @@ class TextTask(Task):
             return None
         if given == "balanced":
             return self._balanced_weights()
-        found, labels = given, self.labels
-        if isinstance(given, Mapping) and given.keys() <= {*labels}:
-            found = [given.get(label, 1.0) for label in labels]
-        found = found if isinstance(found, list) else []
-        right = [x for x in found if type(x) in (int, float) and 0 <= x < math.inf]
-        if not len(right) == len(found) == len(labels):
+        if others := given.keys() - {*self.labels}:
             raise UserError(
-                f"task {self.name}: class_weights is {shown(given)}.\nIt must be "
-                "'balanced', or a list or object with a number of at least 0 for each "
-                f"class: {', '.join(labels)}."
+                f"task {self.name}: class_weights has {shown(min(others))}; the "
+                f"classes are {', '.join(self.labels)}."
             )
-        return [*map(float, right)]
+        return [float(given.get(label, 1)) for label in self.labels]
 
     def _balanced_weights(self) -> list[float]:
         """Weights that give each class the same part in the loss; their mean is 1.
@@ -568,9 +561,16 @@ PRINTED = re.compile(
 )
 
 
+def _is_weight(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value < math.inf
+
+
 TEXTS = {"text_a": COLUMN.needed, "text_b": COLUMN, "label": COLUMN.needed}
 TEXTS |= {"id": COLUMN, "delimiter": DELIMITER}
-WEIGHTS = of_types('a list, an object {...} or "balanced"', str, list, dict)
+WEIGHTS = Key(
+    lambda x: x == "balanced" or type(x) is dict and all(map(_is_weight, x.values())),
+    '"balanced", or an object class -> number of at least 0',
+)
 _METRIC = Key(
     lambda x: x and {*map(str, x if isinstance(x, list) else [x])} <= {*METRICS},
     f"one of {', '.join(METRICS)}, or a list of them, the main one first",

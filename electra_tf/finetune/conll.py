@@ -48,14 +48,12 @@ class Layout(NamedTuple):
       words, tags: columns, from 0; tags None: they are not read.
       width: columns of a line.
       has_header: the first line names the columns.
-      is_tabbed: they are separated by tabs.
     """
 
     words: int = 0
     tags: int | None = None
     width: int = 1
     has_header: bool = False
-    is_tabbed: bool = False
 
 
 def cells_of(line: str) -> list[str]:
@@ -167,11 +165,7 @@ def layout_of(
             f"{name}: {problem} ({listed:.300}).\nName the columns in the task, "
             'counted from 1, such as "words": 2, "tags": 3, or remove the others.'
         )
-    is_tabbed = any("\t" in x.rstrip(_BLANK) for x in lines if not x.startswith("#"))
-    return Layout(
-        *(in_words, None if in_tags == in_words else in_tags),
-        *(width, has_header, is_tabbed),
-    )
+    return Layout(in_words, None if in_tags == in_words else in_tags, width, has_header)
 
 
 def _classes(column: Sequence[str]) -> set[str]:

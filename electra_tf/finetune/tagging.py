@@ -524,9 +524,10 @@ class TaggingTask(Task):
 
     def _separator(self, split: str) -> str:
         """That of the file; a tab where a word or a class has a blank in it."""
-        is_tabbed = not self._has_lists(split) and self.layout(split).is_tabbed
-        named = [*self.labels, *(word for e in self.read(split) for word in e.words)]
-        return "\t" if is_tabbed or any(" " in one for one in named) else " "
+        lines = () if self._has_lists(split) else Source.of(self.path(split)).lines
+        cells = [*self.labels, *(word for e in self.read(split) for word in e.words)]
+        is_tabbed = any("\t" in x.rstrip() for x in lines if not x.startswith("#"))
+        return "\t" if is_tabbed or any(" " in cell for cell in cells) else " "
 
     def _written(self, tags: list[str], count: int) -> list[str]:
         if self.is_plain:

@@ -209,6 +209,7 @@ def read_trial(
     hparams = hparams_in(folder)
     for description in hparams.get("tasks", {}).values():  # of an earlier version
         description.pop("quoted", None)
+        description.pop("class_weights", None)  # of training alone
         if "scheme" in description:
             description["scheme"] = stored_scheme(description["scheme"])
     names = hparams.get("task_names", [])
