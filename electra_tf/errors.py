@@ -63,7 +63,6 @@ LEFT: dict[str, Left] = {
         "left in version 0.2: fine-tune from each checkpoint in a shell loop "
         "(docs/fine_tuning_reference.md)"
     ),
-    "--overlap": Left("left in version 0.2: cut long texts where their sentences end"),
     "class_weights": Left(
         "left in version 0.2: the description of a task in tasks has its own "
         "(docs/fine_tuning.md)",

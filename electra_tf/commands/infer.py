@@ -95,6 +95,9 @@ flags.DEFINE_enum(
     "Scoring method; docs/electric.md compares them. Default: the best that the model "
     "supports.",
 )
+flags.DEFINE_integer(
+    "overlap", 0, "Tokens shared by windows of a long text.", lower_bound=0
+)
 flags.DEFINE_boolean("tokens", False, "score: also write the score of each token.")
 flags.DEFINE_string(
     "task", None, "Which task to predict, if the model was fine-tuned on several."
@@ -124,14 +127,15 @@ define_runner()
 
 _MODEL = "data_dir model_name model output"
 _TEXTS = f"{_MODEL} input text_key encoding_errors"
+_SCORES = "method overlap"
 _CORPUS = "output_dir workers shard_mb runner beam_args"
 # Command -> the flags that it uses.
 SUBCOMMANDS = {
     "detect": f"{_TEXTS} {_CORPUS} seed mask_prob format corrupt threshold",
     "report": f"{_TEXTS} seed mask_prob",
-    "score": f"{_TEXTS} {_CORPUS} method tokens",
+    "score": f"{_TEXTS} {_CORPUS} {_SCORES} tokens",
     "pairs": f"{_MODEL} input encoding_errors method",
-    "rerank": f"{_MODEL} encoding_errors method nbest weight tune",
+    "rerank": f"{_MODEL} encoding_errors {_SCORES} nbest weight tune",
     "predict": f"model data_dir task input input_format output {_CORPUS}",
 }
 

@@ -250,16 +250,18 @@ class _OfTexts:
 
 
 class Scores(_OfTexts):
-    """The score of each text; options "method", "tokens"."""
+    """The score of each text; options "method", "overlap", "tokens"."""
 
     def __init__(self, options: dict[str, Any]):
         super().__init__(options)
         self._method = self._model.method(options["method"])
+        self._model.check_overlap(options["overlap"])
 
     def rows(self, parts: Sequence[Unit]) -> Iterator[dict[str, Any]]:
         """See `scoring.to_json`."""
+        options = self.options["overlap"], self.options["tokens"]
         texts = texts_in(parts, self.reading)
-        return scoring.rows(self._model, texts, self._method, self.options["tokens"])
+        return scoring.rows(self._model, texts, self._method, *options)
 
 
 class Detections(_OfTexts):

@@ -174,9 +174,9 @@ class Model:
         ids = [self.tokenizer.encode(text) for text in texts]
         width = self.encoder.hidden_size
         states = [np.zeros([len(row) + 2, width], np.float32) for row in ids]
-        windows = [TextWindow(n, [], 0) for n, row in enumerate(ids) if not row]
+        windows = [TextWindow(n, [], 0, 0, 0) for n, row in enumerate(ids) if not row]
         for number, row in enumerate(ids):
-            windows += windows_of(number, row, self.max_seq_length - 2)
+            windows += windows_of(number, row, self.max_seq_length - 2, overlap=0)
         for window, row in rows_of(self._hidden, self.tokenizer.vocab, windows):
             found, count = states[window.text], len(window.ids)
             # [CLS] comes from a text's first window, [SEP] from its last.
@@ -257,51 +257,66 @@ class Model:
             )
         return name
 
-    def score(self, texts: Any, method: str | None = None) -> list[TextScore]:
+    def score(
+        self, texts: Any, method: str | None = None, overlap: int = 0
+    ) -> list[TextScore]:
         """The score of each text, in order; arguments as in `score_tokens`."""
-        return list(self.score_texts(texts, method))
+        return list(self.score_texts(texts, method, overlap))
 
     def score_tokens(
-        self, texts: Any, method: str | None = None
+        self, texts: Any, method: str | None = None, overlap: int = 0
     ) -> Iterator[list[TokenScore]]:
         """Yields the scores of each text's tokens; [] for a text without tokens.
 
         Args:
           texts: one or several, str or bytes, or tensors of them.
           method: one of docs/electric.md; None: the best of the model.
+          overlap: tokens that two windows of a long text share.
 
         Raises `UserError` if a score is not finite.
         """
-        return self._token_scores(self.methods[self.method(method)], texts)
+        return self._token_scores(self.methods[self.method(method)], texts, overlap)
 
-    def score_texts(self, texts: Any, method: str | None = None) -> Iterator[TextScore]:
+    def score_texts(
+        self, texts: Any, method: str | None = None, overlap: int = 0
+    ) -> Iterator[TextScore]:
         """Yields the score of each text, in order; arguments as in `score_tokens`."""
         network, unk_id = self.methods[self.method(method)], self.vocab.unk_id
         scored = self._scored(
-            network, texts, lambda text: (self.tokenizer.encode(text), None)
+            network, texts, overlap, lambda text: (self.tokenizer.encode(text), None)
         )
         return (
             TextScore(math.fsum(scores), len(ids), ids.count(unk_id))
             for _, ids, _, scores in scored
         )
 
+    def check_overlap(self, overlap: int) -> None:
+        """Raises `UserError` for an overlap that windows cannot have."""
+        size = tokenization.room(self.max_seq_length)
+        if not 0 <= overlap < size:
+            raise UserError(
+                f"an overlap of {overlap} tokens: it must be at least 0 and less than "
+                f"the {size} tokens of a window."
+            )
+
     def _token_scores(
-        self, network: Callable[..., Any], texts: Any
+        self, network: Callable[..., Any], texts: Any, overlap: int = 0
     ) -> Iterator[list[TokenScore]]:
         """Yields what a network gives each token of each text, in order."""
         encode, unk_id = self.tokenizer.encode_with_offsets, self.vocab.unk_id
-        for text, *rows in self._scored(network, texts, encode):
+        for text, *rows in self._scored(network, texts, overlap, encode):
             yield [
                 TokenScore(text[start:end], start, end, float(score), i == unk_id)
                 for i, (start, end), score in zip(*rows, strict=True)
             ]
 
-    def _scored(self, network, texts, encode):
+    def _scored(self, network, texts, overlap, encode):
         """Yields (text, its ids and offsets by `encode`, float scores), in order."""
+        self.check_overlap(overlap)
         encoded = ((text, *encode(text)) for text in each_text(texts))
         limit = scoring.POOL_TOKENS
         for pool in chunks(encoded, limit, lambda one: len(one[1]) + 2):
-            scores = self._score_pool(network, [ids for _, ids, _ in pool])
+            scores = self._score_pool(network, [ids for _, ids, _ in pool], overlap)
             for (text, ids, offsets), values in zip(pool, scores, strict=True):
                 if not np.isfinite(values).all():
                     raise UserError(
@@ -312,20 +327,27 @@ class Model:
                     )
                 yield text, ids, offsets, values
 
-    def _score_pool(self, network, texts: list[list[int]]) -> list[np.ndarray]:
+    def _score_pool(
+        self, network, texts: list[list[int]], overlap: int
+    ) -> list[np.ndarray]:
         """Scores of the tokens of each text, given as ids."""
         found = [np.zeros(len(ids), np.float32) for ids in texts]
         size = tokenization.room(self.max_seq_length)
-        windows = [w for n, ids in enumerate(texts) for w in windows_of(n, ids, size)]
+        windows = [
+            window
+            for number, ids in enumerate(texts)
+            for window in windows_of(number, ids, size, overlap)
+        ]
         method = next((k for k in self.methods if self.methods[k] is network), None)
         if method in scoring.ONE_BY_ONE:
             rows = token_scores_of(network, self.vocab, windows, method)
             for window, place, score in rows:
-                found[window.text][window.start + place] = score
+                found[window.text][window.start + place - window.first] = score
             return found
         for window, row in rows_of(network, self.vocab, windows):
-            end = window.start + len(window.ids)
-            found[window.text][window.start : end] = row[1:-1]
+            end = window.start + window.last - window.first
+            values = row[1 + window.first : 1 + window.last]
+            found[window.text][window.start : end] = values
         return found
 
 

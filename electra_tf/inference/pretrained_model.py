@@ -218,7 +218,7 @@ class PretrainedModel(Model):
         windows = []
         for number, text in enumerate(texts):
             ids, offsets = self.tokenizer.encode_with_offsets(text)
-            for window in windows_of(number, ids, size):
+            for window in windows_of(number, ids, size, overlap=0):
                 windows.append((window, offsets[window.start :]))
         for number, batch in enumerate(chunks(windows, _BATCH)):
             # There must be room for as many positions as masking draws.

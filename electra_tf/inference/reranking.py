@@ -90,9 +90,9 @@ def _by_list(lists: Sequence[NBestList], values: Iterable) -> list[list]:
     return [list(itertools.islice(values, len(one.texts))) for one in lists]
 
 
-def score_lists(lists, model: Model, method: str | None) -> list[list]:
+def score_lists(lists, model: Model, method: str | None, overlap=0) -> list[list]:
     """Scores the hypotheses; warns on stderr about texts without known tokens."""
-    scored = model.score((text for one in lists for text in one.texts), method)
+    scored = model.score((text for one in lists for text in one.texts), method, overlap)
     counts = (scoring.counts_of(one._asdict()) for one in scored)
     scoring.warn_of_empty(sum(map(collections.Counter, counts), collections.Counter()))
     return _by_list(lists, (one.score for one in scored))

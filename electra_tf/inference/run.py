@@ -117,7 +117,7 @@ def score(given) -> Iterator[str]:
     from electra_tf.inference import prediction, scoring
 
     model = prediction.load(_model(given))
-    options = model.method(given.method), given.tokens
+    options = model.method(given.method), given.overlap, given.tokens
     counts: collections.Counter[str] = collections.Counter()
     for row in scoring.rows(model, _texts(given), *options):
         counts.update(scoring.counts_of(row))
@@ -136,7 +136,7 @@ def rerank(given) -> Iterator[str]:
     if given.tune and not errors:
         raise UserError('--tune needs the "reference" of each list, to count errors.')
     model = prediction.load(_model(given))
-    scores = reranking.score_lists(lists, model, given.method)
+    scores = reranking.score_lists(lists, model, given.method, given.overlap)
     weight = given.weight
     if given.tune:
         weight = reranking.tune(lists, scores, errors)
@@ -184,7 +184,7 @@ def _write_shards(command: str, given, beam_args: str | None) -> None:
     load, names = {
         "detect": (corpus_run.Detections, "encoding_errors text_key"),
         "predict": (corpus_run.Predictions, "task data_dir input_format"),
-        "score": (corpus_run.Scores, "encoding_errors text_key method tokens"),
+        "score": (corpus_run.Scores, "encoding_errors text_key method overlap tokens"),
     }[command]
     options = {name: getattr(given, name) for name in names.split()}
     model = given.model if command == "predict" else _model(given)

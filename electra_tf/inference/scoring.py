@@ -8,7 +8,9 @@ for scored in model.score_texts(open("texts.txt")):
 Texts are read lazily, some thousand at a time, scored in batches of similar length and
 returned in their order.  The score of a text is the sum of its tokens' scores.
 
-A text that is too long for the model is read in consecutive windows.
+A text that is too long for the model is read in windows.  With `overlap`, each window
+begins that many tokens before the end of the previous one, and a shared token counts in
+the window where it is farther from the edge.
 """
 
 from __future__ import annotations
@@ -75,12 +77,12 @@ def to_json(text: str, scored: TextScore | list[TokenScore]) -> dict[str, Any]:
 
 
 def rows(
-    model: Any, texts: Iterable[str], method: str, with_tokens: bool
+    model: Any, texts: Iterable[str], method: str, overlap: int, with_tokens: bool
 ) -> Iterator[dict[str, Any]]:
     """The JSON object of each text; otherwise as `Model.score_texts`."""
     texts, copy = itertools.tee(texts)
     score = model.score_tokens if with_tokens else model.score_texts
-    for text, scored in zip(copy, score(texts, method), strict=True):
+    for text, scored in zip(copy, score(texts, method, overlap), strict=True):
         yield to_json(text, scored)
 
 
@@ -110,11 +112,13 @@ def warn_of_empty(counts: Mapping[str, int]) -> None:
 
 
 class TextWindow(NamedTuple):
-    """A part of a text that fits the model."""
+    """A part of a text that fits the model, and its tokens that count."""
 
     text: int  # index in the pool
     ids: list[int]  # without [CLS] and [SEP]
-    start: int  # index of the first in the text
+    first: int  # ids[first:last] count
+    last: int
+    start: int  # index of ids[first] in the text
 
 
 def padded(window: TextWindow) -> int:
@@ -141,7 +145,7 @@ def token_scores_of(
     windows: Iterable[TextWindow],
     method: str,
 ) -> Iterator[tuple[TextWindow, int, float]]:
-    """Calls a network of ONE_BY_ONE on one row for each token.
+    """Calls a network of ONE_BY_ONE on one row for each token that counts.
 
     Yields each window with the index of a token in it and the token's score.
     """
@@ -154,7 +158,7 @@ def token_scores_of(
     rows = [
         (window, place)
         for window in sorted(windows, key=padded)
-        for place in range(len(window.ids))
+        for place in range(window.first, window.last)
     ]
     for batch in batches(rows, lambda row: padded(row[0])):
         packed = tokenization.pack(vocab, [window.ids for window, _ in batch])
@@ -165,10 +169,17 @@ def token_scores_of(
             yield window, place, score
 
 
-def windows_of(text: int, ids: list[int], size: int) -> Iterator[TextWindow]:
-    """Consecutive windows of at most `size` ids."""
-    for start in range(0, len(ids), size):
-        yield TextWindow(text, ids[start : start + size], start)
+def windows_of(
+    text: int, ids: list[int], size: int, overlap: int
+) -> Iterator[TextWindow]:
+    """Windows of at most `size` ids; every id of the text counts in one of them."""
+    counted, begin = 0, 0
+    while counted < len(ids):
+        end = min(begin + size, len(ids))
+        # Half of the tokens shared with the next window count here, half there.
+        last = end if end == len(ids) else end - overlap // 2
+        yield TextWindow(text, ids[begin:end], counted - begin, last - begin, counted)
+        counted, begin = last, end - overlap
 
 
 def batches(items: Iterable, length_of) -> Iterator[list]:

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from electra_tf.inference import pretrained_model, scoring
 from electra_tf.inference.pretrained_model import PretrainedModel
+from electra_tf.inference.scoring import windows_of
 from electra_tf.pretrain.generators import MaskedInputs
 from electra_tf.pretrain.objectives import log_probability, noise_contrastive_logits
 from electra_tf.text.vocabulary import Vocabulary
@@ -198,14 +199,38 @@ def test_batches_hold_a_bounded_number_of_tokens():
     assert alone == [10**6]
 
 
+@pytest.mark.parametrize("overlap", [0, 1, 4, 9])
+@pytest.mark.parametrize("length", [0, 1, 10, 11, 19, 20, 57])
+def test_windows_count_every_token_once(length, overlap):
+    ids = list(range(100, 100 + length))
+    windows = list(windows_of(3, ids, 10, overlap))
+    counted = [i for w in windows for i in w.ids[w.first : w.last]]
+    assert counted == ids
+    for window in windows:
+        assert window.text == 3 and len(window.ids) <= 10
+        assert ids[window.start] == window.ids[window.first]
+    for one, two in itertools.pairwise(windows):
+        shared = set(one.ids) & set(two.ids)
+        assert len(shared) == overlap
+        # A token of both counts where it is farther from the edge (or as far).
+        for token in shared:
+            in_one = token in one.ids[one.first : one.last]
+            if not in_one and token not in two.ids[two.first : two.last]:
+                continue  # a third one holds it, too
+            to_end = len(one.ids) - one.ids.index(token)
+            to_begin = two.ids.index(token) + 1
+            assert (to_end >= to_begin) if in_one else (to_begin >= to_end)
+
+
 @pytest.mark.parametrize(("variant", "method"), EVERY[1:3])
-def test_consecutive_windows_of_long_texts(models, variant, method):
-    (text,) = texts_of([70])
+def test_overlapping_windows_of_long_texts(models, variant, method):
+    (text,) = texts_of([50])
     ids = [int(word[1:]) + 5 for word in text.split()]
-    (tokens,) = models(variant).score_tokens(text, method)
-    parts = ids[:30], ids[30:60], ids[60:]
-    scores = [by_definition(models(variant), method, part) for part in parts]
-    expected = np.concatenate(scores)
+    (tokens,) = models(variant).score_tokens(text, method, overlap=11)
+    first = by_definition(models(variant), method, ids[:30])
+    second = by_definition(models(variant), method, ids[19:49])
+    third = by_definition(models(variant), method, ids[38:])
+    expected = [*first[:25], *second[6:25], *third[6:]]
     assert [t.score for t in tokens] == pytest.approx(expected, abs=2e-5)
 
 
@@ -214,7 +239,7 @@ def test_texts_without_known_tokens(models):
     scores = list(models("electric").score_texts(texts))
     assert [s.num_tokens for s in scores] == [0, 0, 3, 2]
     assert [s.num_unknown for s in scores] == [0, 0, 3, 1]
-    counts = [scoring.counts_of(s._asdict()) for s in scores]
+    counts = [scoring.counts_of(s.num_tokens, s.num_unknown) for s in scores]
     assert [c["texts_without_tokens"] for c in counts] == [1, 1, 0, 0]
     assert [c["texts_of_unknown_tokens"] for c in counts] == [0, 0, 1, 0]
     assert scores[0].score == 0 and math.isfinite(scores[2].score)
