@@ -81,14 +81,12 @@ _SURVIVORS = {name: _SUCCESSORS[name] for name in _BEST}
 # The modern block's feed-forward layer has three matrices, so two thirds of the width.
 _MODERN = {"block": "modern", "intermediate_size": 344, "global_rope_theta": 10000.0}
 _MODERN = {"model_hparam_overrides": _MODERN}
-# With a head over words or a density, so that texts have scores.
-_TOKENS = {"objective": "all_tokens_mlm"} | _ONCE | _UNIGRAM | _MANY
+# Those whose texts have scores.
 _BLIMP = {
     "Masked LM, 15 %": _MLM,
     "Masked LM, 40 %": _MLM | _MANY,
     "Corrective LM": _CORRECTIVE | _UNIGRAM | _MANY,
     "Multi-choice": _CHOICE | _UNIGRAM | _MANY,
-    "All-Tokens MLM": _TOKENS,
     "Electric": {"objective": "electric"},
     "Electric, unigram": {"objective": "electric"} | _UNIGRAM,
 }
