@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from electra_tf.errors import JSON_ERRORS, UserError
 from electra_tf.text import corpus
-from electra_tf.text.corpus import COMPRESSED, UTF16, TextReader, open_text, utf16_error
+from electra_tf.text.corpus import COMPRESSED, TextReader, open_text
 from electra_tf.text.records import BUFFER_BYTES, damage_named
 from electra_tf.text.units import Unit
 
@@ -148,9 +148,6 @@ def _lines(
     # Parts are of files that are not compressed.
     opened = corpus.open_decompressed(path) if end is None else open_text(path)
     with opened as stream:
-        head = getattr(stream, "head", b"")
-        if head[:2] in UTF16 or b"\0" in head[:64]:
-            raise utf16_error(name)
         for number, block in enumerate(TextReader(stream, name, start=start, end=end)):
             if not (start or number) and "\r" in "".join(block[:1]).rstrip("\r"):
                 raise UserError(
