@@ -178,7 +178,8 @@ def make_step(config: PretrainingConfig):
         batch = masking.mask_by_draws(
             dict(zip(features, tensors[:3], strict=True)), tensors[3], settings
         )
-        return step.once(batch)
+        number = tf.cast(state.optimizer.iterations.value, tf.int64)
+        return step.replica_step(batch, number, state.loss_scale.read_value())
 
     return step, masked_step, inputs
 

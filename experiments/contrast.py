@@ -42,7 +42,6 @@ class Contrast(Electra):
             "cross-entropy of a sequence's other view among those of the batch, nats",
             evaluation=_LOSS,
             training=_LOSS,
-            tag="main/contrastive_loss",
             curve=Curve("Contrast", "contrastive loss", "#009e73"),
         ),
     )

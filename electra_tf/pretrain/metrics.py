@@ -71,7 +71,6 @@ GENERATOR_METRICS = (
         *("masked_loss", "masked"),
         healthy="falls below 7 within some hundred steps",
         short="gen",
-        tag="generator/loss",
         curve=Curve("Generator loss", "masked LM loss", _ORANGE),
     ),
     _ratio(
@@ -79,7 +78,6 @@ GENERATOR_METRICS = (
         "accuracy of the generator at masked tokens",
         *("masked_correct", "masked"),
         healthy="0.3 to 0.5 for small generators late in training",
-        tag="generator/accuracy",
         curve=Curve("Accuracy", "generator", _ORANGE),
     ),
 )
@@ -88,7 +86,6 @@ SAMPLED_ACCURACY = _ratio(
     "share of the generator's samples that are the original token",
     *("sampled_correct", "masked"),
     healthy="below `masked_lm_accuracy`; they count as original",
-    tag="generator/sampled_accuracy",
 )
 DISCRIMINATOR_METRICS = (
     SAMPLED_ACCURACY,
@@ -99,7 +96,6 @@ DISCRIMINATOR_METRICS = (
         evaluation=Ratio("disc_loss", "sequences"),
         training=Ratio("discriminator_loss"),
         short="disc",
-        tag="discriminator/loss",
         curve=Curve("Discriminator loss", "replaced-token loss", _BLUE),
     ),
     _ratio(
@@ -107,13 +103,11 @@ DISCRIMINATOR_METRICS = (
         "accuracy of replaced-token detection",
         *("disc_correct", "tokens"),
         healthy='above 0.88, which is always "original"',
-        tag="discriminator/accuracy",
     ),
     _ratio(
         "disc_precision",
         "precision of replaced-token detection",
         *("disc_flagged_correct", "disc_flagged"),
-        tag="discriminator/precision",
         curve=Curve("Accuracy", "precision on replaced", _BLUE, "--"),
     ),
     _ratio(
@@ -122,7 +116,6 @@ DISCRIMINATOR_METRICS = (
         *("disc_fake_correct", "disc_fake"),
         healthy="falls to almost 0 as the generator learns, then rises",
         short="recall",
-        tag="discriminator/recall",
         curve=Curve("Accuracy", "recall of replaced", _BLUE, ":"),
     ),
     Metric(
@@ -144,7 +137,6 @@ TOKEN_METRICS = (
         *("token_loss", "predicted_tokens"),
         healthy="falls; `all_tokens_mlm` begins near 0.7, where it copies half",
         short="token",
-        tag="main/loss",
         curve=Curve("Main network's loss", "predicted tokens", _GREEN),
     ),
     _ratio(
@@ -153,7 +145,6 @@ TOKEN_METRICS = (
         *("token_correct", "predicted_tokens"),
         healthy="`all_tokens_mlm` has about 0.9 from copying alone",
         short="acc",
-        tag="main/accuracy",
         curve=Curve("Accuracy", "main network", _GREEN),
     ),
     _ratio(
@@ -161,7 +152,6 @@ TOKEN_METRICS = (
         "accuracy of the main network where a token was replaced",
         *("replaced_correct", "predicted_replaced"),
         healthy="rises; stays below `masked_lm_accuracy` of a generator of that size",
-        tag="main/replaced_accuracy",
         curve=Curve("Accuracy", "main network, replaced tokens", _GREEN, ":"),
     ),
 )
@@ -173,21 +163,18 @@ POLICY_METRICS = (
         *("entropy", "masked"),
         healthy="well above 0",
         short="entropy",
-        tag="generator/entropy",
         curve=Curve("Generator's entropy", "entropy", _ORANGE),
     ),
     _ratio(
         "generator_reward",
         "discriminator's loss at the samples, the generator's reward, nats",
         *("reward", "masked"),
-        tag="generator/reward",
     ),
     _ratio(
         "generator_baseline",
         "predicted reward, nats",
         *("baseline", "masked"),
         healthy="near `generator_reward`",
-        tag="generator/baseline",
     ),
 )
 ALL_METRICS = (

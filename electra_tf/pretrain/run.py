@@ -122,8 +122,7 @@ def _train_phases(run: Run, stop: StopRequest) -> bool:
     """Trains from the state's step on; returns whether the end was reached."""
     config, console, done = run.config, run.console, run.state.step
     ahead = check_data(config, run.data, run.placement, done, console)
-    if not _catch_up(run, stop):
-        return False
+    _catch_up(run)
     if done >= config.num_train_steps:
         console.log(
             f"Trained for {done} of {config.num_train_steps} steps already: nothing to "
@@ -324,11 +323,9 @@ def _train_phase(run: Run, phase: Phase, stop: StopRequest) -> bool:
     """Trains to the end of a phase; returns whether the end was reached."""
     config, data, placement, state, checkpoints, console = run
     model = state.model
-    part, source = phase.config, data.open(phase.config)
-    task, skipped = task_of(model, phase), source.num_skipped
-    # A variable's moments begin in the phase in which it learns.
-    begun = next(p.first for p in config.run_phases() if p.objective == phase.objective)
-    if begun and state.step == begun and config.init_discriminator:
+    part, task = phase.config, task_of(model, phase)
+    changed = phase.objective != config.phase_at(phase.first - 1).objective
+    if changed and state.step == phase.first and config.init_discriminator:
         with placement.strategy.scope():
             model.begin_from_generator()
     if phase.end != config.num_train_steps:
@@ -340,7 +337,6 @@ def _train_phase(run: Run, phase: Phase, stop: StopRequest) -> bool:
         seed=config.seed,
         accumulation=part.gradient_accumulation_steps,
         variables=model.trained_in(phase),
-        moments_begin_at=begun,
     )
     monitor = HealthMonitor(
         config.on_alarm,
@@ -362,37 +358,23 @@ def _train_phase(run: Run, phase: Phase, stop: StopRequest) -> bool:
         placement,
         part,
         num_train_steps=phase.end,
-        constants={"skipped_records": skipped} if skipped else {},
         watch=monitor if placement.is_chief else None,
-        pauses=_pauses(run, phase, stop),
+        pauses=_pauses(run, phase),
     ).run(stop)
 
 
-def _pauses(run: Run, phase: Phase, stop: StopRequest) -> list[loop.Pause]:
-    """The periodic evaluations and samples of a phase.
-
-    Args:
-      stop: a request skips an evaluation, which `_catch_up` repeats.
-    """
+def _pauses(run: Run, phase: Phase) -> list[loop.Pause]:
+    """The periodic evaluations and samples of a phase."""
     config, data, placement, state, _, console = run
     task, part, pauses = task_of(state.model, phase), phase.config, []
-
-    def is_stopped() -> bool:
-        # A single process finishes its last work; peers would have to wait for it.
-        if placement.workers.count == 1 and state.step >= config.num_train_steps:
-            return False
-        return bool(placement.workers.gather([stop.reason() is not None]).any())
-
     begin = state.step, placement.is_chief
     if every := config.eval_every_steps:
-        tags = {metric.name: metric.tag for metric in task.metrics}
         periodic = PeriodicEvaluation(
             Evaluation(task, placement),
             lambda: batches_of(part, data, placement, training=False),
             (config.num_eval_steps, config.eval_batch_size),
             console,
-            is_stopped,
-            Journal(config.model_dir, EVALUATIONS, "eval", *begin, tags),
+            Journal(config.model_dir, EVALUATIONS, "eval", *begin),
         )
         pauses.append(loop.Pause(every, periodic))
     if every := config.sample_steps:
@@ -408,27 +390,19 @@ def _pauses(run: Run, phase: Phase, stop: StopRequest) -> list[loop.Pause]:
     return pauses
 
 
-def _catch_up(run: Run, stop: StopRequest) -> bool:
-    """Repeats evaluations and samples of the state's step that a kill prevented.
-
-    Returns False if `stop` has postponed them.
-    """
+def _catch_up(run: Run) -> None:
+    """Makes evaluations and samples of the state's step that a stop prevented."""
     step = run.state.step
     every = run.config.eval_every_steps, run.config.sample_steps
     if not step or all(not n or step % n for n in every):
-        return True
+        return
     phase, workers = run.config.phase_at(step - 1), run.placement.workers
-    results = []
-    for pause in _pauses(run, phase, stop):
-
-        def catch_up(call=pause.call):
-            results.append(call(step))
-
+    for pause in _pauses(run, phase):
         # Only the chief has the journal.
         due = step % pause.every == 0 and not pause.call.journal.has(step)
         if workers.gather([bool(due)])[0, 0]:
-            workers.decide(loop.failure_of(catch_up))
-    return None not in results
+            call = functools.partial(pause.call, step)
+            workers.decide(loop.failure_of(call))
 
 
 class Samples:

@@ -14,6 +14,7 @@ from electra_tf.errors import as_user_error
 from electra_tf.train.distribution import Placement
 from electra_tf.train.reporting import Journal, evaluation_metrics, read_sums
 from electra_tf.train.step import Task
+from electra_tf.train.supervisor import leave_at_once
 
 
 class Evaluation:
@@ -40,20 +41,13 @@ class Evaluation:
         return tf.distribute.get_replica_context().all_reduce("SUM", values)
 
     def __call__(
-        self,
-        batches: Iterator,
-        num_steps: int,
-        batch_size: int,
-        console: Console,
-        is_stopped: Callable[[], bool] = lambda: False,
-    ) -> dict[str, float] | None:
-        """Returns the metrics over `num_steps` global batches; None if stopped."""
+        self, batches: Iterator, num_steps: int, batch_size: int, console: Console
+    ) -> dict[str, float]:
+        """Returns the metrics over `num_steps` global batches."""
         progress = Progress(console, num_steps, 0, batch_size, max(1, num_steps // 10))
         totals: dict[str, np.ndarray] = {}
         try:
             for number in range(1, num_steps + 1):
-                if is_stopped():
-                    return None
                 with self._placement.workers.cluster.patience():
                     sums = self._step(batches)
                 for name, value in sums.items():
@@ -78,7 +72,6 @@ class PeriodicEvaluation:
       batches: makes an iterator over the same batches each time.
       size: number of batches, sequences per batch.
       console: where the metrics are shown.
-      is_stopped: whether to postpone the evaluation to the next start of the run.
       journal: of the run.
     """
 
@@ -86,16 +79,12 @@ class PeriodicEvaluation:
     batches: Callable[[], Iterator]
     size: tuple[int, int]
     console: Console
-    is_stopped: Callable[[], bool]
     journal: Journal
 
-    def __call__(self, step: int) -> bool | None:
-        """Evaluates the weights of this step; see `loop.Pause` for what it returns."""
-        silent = Console(silent=True)
-        metrics = self.evaluation(self.batches(), *self.size, silent, self.is_stopped)
-        if metrics is None:
-            self.console.log(f"Evaluation at step {step:,} is left to the next start.")
-            return None
+    def __call__(self, step: int) -> bool:
+        """Evaluates the weights of this step; False, so that training continues."""
+        with leave_at_once():  # The weights are saved; the next start evaluates them.
+            metrics = self.evaluation(self.batches(), *self.size, Console(silent=True))
         shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
         self.console.log(f"Evaluation at step {step:,}: {shown}")
         self.journal.add([{"step": step} | metrics])

@@ -9,7 +9,6 @@ other position to restore.
 from __future__ import annotations
 
 import dataclasses
-import io
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +20,6 @@ import tensorflow as tf
 from electra_tf.console import Console
 from electra_tf.errors import EXIT_DIVERGED, UserError, as_user_error
 from electra_tf.storage.checkpoints import BackgroundSaver, Checkpoints
-from electra_tf.storage.files import atomic_write
 from electra_tf.train.distribution import Placement
 from electra_tf.train.reporting import Report, overflowed
 from electra_tf.train.step import TrainingStep
@@ -36,12 +34,12 @@ MAX_SKIPPED_IN_A_ROW = 20
 class Pause(NamedTuple):
     """An action between steps, every `every` steps.
 
-    `call` gets the step; it returns True to end the training there, and None if a stop
-    request postponed it to the next start. `is_saved`: the state is saved before.
+    `call` gets the step; it returns True to end the training there. `is_saved`: the
+    state is saved before.
     """
 
     every: int
-    call: Callable[[int], bool | None]
+    call: Callable[[int], bool]
     is_saved: bool = True
 
 
@@ -62,7 +60,6 @@ class Loop:
     Args:
       make_batches: step -> iterator that starts with the batch of `step`.
       config: a PretrainingConfig or FinetuningConfig.
-      constants: numbers to add to every row of the metrics.
       pauses: actions between steps, which may end the training.
       watch: called with a step and the metrics from there on; its `UserError` ends the
         run, with the state saved.
@@ -75,7 +72,6 @@ class Loop:
     placement: Placement
     config: Any
     num_train_steps: int
-    constants: Mapping[str, float] = dataclasses.field(default_factory=dict)
     pauses: Sequence[Pause] = ()
     watch: Callable[[int, Mapping[str, np.ndarray]], None] | None = None
 
@@ -145,8 +141,6 @@ class Loop:
     def _add(self, metrics: dict[str, np.ndarray], is_pausing: bool) -> None:
         """Checks and reports steps, and saves if that is due."""
         first, count = self.done + 1, len(metrics["loss"])
-        for name, value in self.constants.items():
-            metrics[name] = np.full(count, value)
         self._check_finite(metrics)
         self._report.add(first, metrics)
         self.done += count
@@ -166,8 +160,7 @@ class Loop:
 
     def _pause(self, due: Sequence[Pause]) -> None:
         results = [pause.call(self.done) for pause in due]
-        # A postponed pause keeps the run open, even at its last step.
-        self.is_over = None not in results and (self.is_over or any(results))
+        self.is_over |= any(results)
 
     def _uninterrupted(self) -> int:
         """How many steps are left before the next save, pause or the end."""
@@ -190,7 +183,7 @@ class Loop:
 
         The optimizer already skipped such steps, so there is nothing to undo. With
         mixed_float16 an overflow of the gradients only lowers the loss scale. Metrics
-        up to the failed step are reported, and its batch is stored.
+        up to the failed step are reported.
         """
         harmless = metrics["finite"].astype(bool) | overflowed(metrics)
         for i, is_harmless in enumerate(harmless):
@@ -202,30 +195,17 @@ class Loop:
             if skips and self._skipped_in_a_row < MAX_SKIPPED_IN_A_ROW:
                 self.console.log(f"Step {step} left out: {description}.")
                 continue
-            # A collective operation: it comes before anything that can fail here.
-            gather = self.placement.strategy.gather
-            batch = next(self.make_batches(step - 1))
-            batch = {name: gather(part, 0).numpy() for name, part in batch.items()}
             reported = {name: column[: i + 1] for name, column in metrics.items()}
             self._report.add(self.done + 1, reported)
-            raise self._diverged(step, description, batch)
+            raise self._diverged(step, description)
 
-    def _diverged(
-        self, step: int, description: str, batch: Mapping[str, np.ndarray]
-    ) -> UserError:
+    def _diverged(self, step: int, description: str) -> UserError:
         self._saver.wait()
-        checkpoints = self.checkpoints
-        path = checkpoints.directory / f"nonfinite_step_{step}.npz"
-        if self.placement.is_chief:
-            content = io.BytesIO()
-            np.savez_compressed(content, **batch)
-            atomic_write(path, content.getvalue())
-        count = self._skipped_in_a_row
+        checkpoints, count = self.checkpoints, self._skipped_in_a_row
         in_a_row = f" ({count} steps in a row)" if count > 1 else ""
         return UserError(
-            f"diverged at step {step}{in_a_row}: {description}. Its batch is in {path}."
-            f"\nThe last good checkpoint is "
-            f"{checkpoints.prefix(checkpoints.last_saved_step)}.\n"
+            f"diverged at step {step}{in_a_row}: {description}.\nThe last good "
+            f"checkpoint is {checkpoints.prefix(checkpoints.last_saved_step)}.\n"
             "A lower learning_rate or more num_warmup_steps helps most often; "
             '"on_nonfinite": "skip" leaves such steps out.',
             EXIT_DIVERGED,

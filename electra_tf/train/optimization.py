@@ -23,7 +23,7 @@ from electra_tf.model import target
 
 # Settings of AdamWeightDecay that Keras's optimizers do not have.
 _SETTINGS = "weight_decay_rate beta_1 beta_2 epsilon clip_norm clip_apart".split()
-_SETTINGS += "no_decay bias_correction trust_ratio orthogonal".split()
+_SETTINGS += "no_decay bias_correction moments_from trust_ratio orthogonal".split()
 NO_DECAY = ("LayerNorm", "layer_norm", "bias")
 MATRICES = (r"encoder/layer_\d+/.*kernel",)  # those that Muon is for
 
@@ -217,6 +217,8 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
       layer_factor: path -> learning-rate factor, or the factor's function of the step;
         see LayerwiseDecay and ScopedRate.
       bias_correction: of both moments, as in AdamW (arXiv 1711.05101); BERT has none.
+      moments_from: the steps from which other variables are trained than before; the
+        correction counts from the last of them.
       trust_ratio: scale the update of a variable to the variable's norm, as in LAMB
         (arXiv 1904.00962, algorithm 2), except for `no_decay`. `keras.optimizers.Lamb`
         omits the weight decay from the update's norm.
@@ -236,6 +238,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         no_decay: Sequence[str] = NO_DECAY,
         layer_factor: Callable[[str], float | Callable] | None = None,
         bias_correction: bool = False,
+        moments_from: Sequence[int] = (0,),
         trust_ratio: bool = False,
         orthogonal: Sequence[str] = (),
         name: str = "AdamWeightDecay",
@@ -250,10 +253,10 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         self.no_decay = tuple(no_decay)
         self.layer_factor = layer_factor
         self.bias_correction = bias_correction
+        self.moments_from = tuple(moments_from)
         self.trust_ratio = trust_ratio
         self.orthogonal = tuple(orthogonal)
         self._muon = keras.optimizers.Muon() if orthogonal else None
-        self.moments_begin_at = 0  # the step, for bias correction
         self.global_norm = None  # of the last call's gradients, before clipping
         # On CPUs a trace stays a function: TensorFlow's passes over the graph of a step
         # see it once, not once for each of 400 variables.
@@ -324,7 +327,9 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         number = None
         if self.bias_correction:
             now = tf.convert_to_tensor(self.iterations.value)
-            number = tf.cast(now - self.moments_begin_at, tf.float32) + 1.0
+            starts = tf.constant(self.moments_from, now.dtype)
+            begun = tf.reduce_max(tf.where(starts <= now, starts, 0))
+            number = tf.cast(now - begun, tf.float32) + 1.0
         rate = tf.convert_to_tensor(self.learning_rate)
         finite = tf.math.is_finite(norm)
         states = [
@@ -439,6 +444,8 @@ def matches(patterns: Sequence[str], path: str) -> bool:
 def create_optimizer(config) -> AdamWeightDecay:
     """The optimizer of a PretrainingConfig."""
     scopes = config.generator_scopes()
+    # A phase with another objective trains other variables, whose moments are new.
+    begins = {p.objective: p.first for p in reversed(config.run_phases())}
     return AdamWeightDecay(
         learning_rate_schedule(config),
         weight_decay_rate=config.weight_decay_rate,
@@ -447,6 +454,7 @@ def create_optimizer(config) -> AdamWeightDecay:
         clip_apart=scopes if config.clip_by == "network" else (),
         layer_factor=_generator_factor(config, scopes),
         bias_correction=config.optimizer != "original",
+        moments_from=sorted(begins.values()),
         trust_ratio=config.optimizer == "lamb",
         orthogonal=MATRICES if config.optimizer == "muon" else (),
     )

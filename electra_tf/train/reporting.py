@@ -67,7 +67,6 @@ class Metric(NamedTuple):
         names; None if it has none.
       training: the same for arrays, from the sums of training steps.
       short: its label in the progress line; "" if it is not shown there.
-      tag: in TensorBoard; the default is training/<name>.
       curve: how it is plotted; None if it is not.
     """
 
@@ -77,7 +76,6 @@ class Metric(NamedTuple):
     evaluation: Callable[[Sums], float] | None = None
     training: Callable[[Sums], np.ndarray] | None = None
     short: str = ""
-    tag: str = ""
     curve: Curve | None = None
 
 
@@ -149,7 +147,6 @@ class Journal:
       events: TensorBoard's name of the events; "" for the training curves.
       step: the last completed step.
       is_chief: only the chief writes.
-      tags: metric -> TensorBoard tag; the default is training/<name>.
 
     Raises `UserError` (73) on failed writes.
     """
@@ -159,7 +156,6 @@ class Journal:
     events: str
     step: int
     is_chief: bool
-    tags: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
         self.path = Path(self.directory, self.name)
@@ -200,7 +196,7 @@ class Journal:
             self._rows.flush()
             for row in rows:
                 values: list[dict[str, Any]] = [
-                    {"tag": self.tags.get(k) or f"training/{k}", "simple_value": v}
+                    {"tag": f"training/{k}", "simple_value": v}
                     for k, v in row.items()
                     if k not in ("step", "time")
                 ]
@@ -303,8 +299,7 @@ class Report:
         shown = {metric.name: metric.short for metric in metrics if metric.short}
         self._progress = Progress(console, total, start, batch_size, every, shown)
         self._every, self._is_terminal = every, console.is_terminal
-        tags = {metric.name: metric.tag for metric in metrics}
-        self._journal = Journal(directory, "metrics.jsonl", "", start, is_chief, tags)
+        self._journal = Journal(directory, "metrics.jsonl", "", start, is_chief)
         # Called before each checkpoint, which must not be newer than its metrics.
         self.sync = self._journal.sync
 

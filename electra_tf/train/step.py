@@ -106,8 +106,6 @@ class TrainingStep:
       accumulation: number of microbatches of each replica's batch.
       variables: the trained variables, by default all trainable ones. The others are
         frozen: no gradient, no decay, and their slots stay.
-      moments_begin_at: the step at which the optimizer's moments start, for bias
-        correction.
     """
 
     task: Task
@@ -116,25 +114,23 @@ class TrainingStep:
     seed: int
     accumulation: int = 1
     variables: Sequence[keras.Variable] | None = None
-    moments_begin_at: int = 0
 
     def __post_init__(self):
         task, placement = self.task, self.placement
         self._variables = list(self.variables or task.model.trainable_variables)
-        self.state.optimizer.moments_begin_at = self.moments_begin_at
         self.strategy = placement.strategy
         self._has_replicas = placement.num_replicas > 1
         # float16 has no gradients below 6e-8, so the loss is scaled up.
         self._scales_loss = task.model.compute_dtype == "float16"
         self._sum_names = ["loss", *sorted(read_sums(task.metrics, "training"))]
-        self._step = self._replica_step
+        self._step = self.replica_step
         self._pass = self._gradients
         self._graphs = contextlib.nullcontext
         self._is_warm = False  # after the first step
         if placement.jit_compile and self._has_replicas:
             self._pass = _compiled(self._gradients)
         elif placement.jit_compile:
-            self._step = _compiled(self._replica_step)
+            self._step = _compiled(self.replica_step)
         if (placement.jit_compile and not self._has_replicas) or placement.is_one_cpu:
             self._graphs = _without_grappler
 
@@ -162,21 +158,6 @@ class TrainingStep:
         self.state.good_steps.assign(good)
         return step_metrics(rows.numpy(), self.columns, self.task.metrics)
 
-    def once(self, batch: Batch) -> tf.Tensor:
-        """One step on one replica, numbered by the state, for ahead-of-time compilers.
-
-        Returns: float32 [columns].
-        """
-        number = tf.cast(self.state.optimizer.iterations.value, tf.int64)
-        scale, good = self.state.loss_scale, self.state.good_steps
-        old = scale.read_value(), good.read_value()
-        row = self._replica_step(batch, number, old[0])
-        if self._scales_loss:
-            new_scale, new_good = _next_loss_scale(*old, norm=row[-2])
-            scale.assign(new_scale)
-            good.assign(new_good)
-        return row
-
     @property
     def columns(self) -> list[str]:
         """Names of a step's numbers; see `step_metrics`."""
@@ -200,7 +181,9 @@ class TrainingStep:
         _, rows, scale, good = tf.while_loop(lambda i, *_: i < count, add, state)
         return rows.stack(), scale, good
 
-    def _replica_step(self, batch: Batch, step: tf.Tensor, scale: tf.Tensor):
+    def replica_step(
+        self, batch: Batch, step: tf.Tensor, scale: tf.Tensor
+    ) -> tf.Tensor:
         """One replica's part of a step; returns `columns` [S] of the global batch."""
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         key = tf.stack([tf.constant(self.seed, tf.int32), tf.cast(step, tf.int32)])

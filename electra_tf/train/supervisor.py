@@ -290,7 +290,7 @@ def plain_signals(seconds: float) -> Iterator[None]:
 def leave_at_once() -> Iterator[None]:
     """Signals in the block end the process at once, with exit code 42.
 
-    For the time before and after training, when there is nothing to save.
+    For the time before and after training and in evaluations, with nothing to save.
     """
 
     def leave(number: int, _) -> None:

@@ -36,7 +36,6 @@ def test_a_damaged_record(tmp_path):
     check_ok(run, f"{path}: 1 damaged records left out", record, "Data: 99 examples")
     rows = metrics_of(data / "models" / "run")
     assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
-    assert rows[-1]["skipped_records"] == 1
 
 
 @pytest.mark.thorough
@@ -53,7 +52,7 @@ def test_a_run_that_evaluates_stops_at_once(tiny_data):
     run.process.terminate()
     ended = run.wait()
     assert ended.returncode == 42, ended.stderr
-    assert "Evaluation at step 5 is left to the next start." in ended.stdout
+    assert "SIGTERM: nothing to save." in ended.stdout
     hparams["num_eval_steps"] = 2
     ended = pretrain(tiny_data, "evaluating", hparams).wait()
     check_ok(ended, "Evaluation at step 5: ")

@@ -39,7 +39,6 @@ class Staged(Trained):
             self.placement,
             seed=1,
             variables=model.trained_in(phase),
-            moments_begin_at=phase.first,
         )
 
 

@@ -147,7 +147,9 @@ def traced_step(variant: str, **hparams):
 
     @tf.function(autograph=False)
     def once(*tensors):
-        return step.once(dict(zip(batch, tensors, strict=True)))
+        number = tf.cast(step.state.optimizer.iterations.value, tf.int64)
+        scale = step.state.loss_scale.read_value()
+        return step.replica_step(dict(zip(batch, tensors, strict=True)), number, scale)
 
     specs = [tf.TensorSpec(t.shape, t.dtype) for t in batch.values()]
     variables = list(step.state.variables().values())

@@ -111,7 +111,7 @@ def test_a_saved_config_makes_the_same_run(data):
     assert [row["step"] for row in metrics_of(run)] == list(range(1, 13))
     assert (run / "loss_curves.png").read_bytes().startswith(b"\x89PNG")
     (events,) = (run / "tensorboard").iterdir()
-    assert b"discriminator/loss" in events.read_bytes()
+    assert b"training/disc_loss" in events.read_bytes()
     saved = json.loads((run / "config.json").read_text())
     assert saved["learning_rate"] == 2e-3 and "data_dir" not in saved
 

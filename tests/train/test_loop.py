@@ -234,7 +234,7 @@ def loop(trained, directory, on_nonfinite="stop", bad=()):
 
 
 @pytest.mark.thorough
-def test_a_diverged_run_stops_and_keeps_its_checkpoint_and_batch(tiny_data, tmp_path):
+def test_a_diverged_run_stops_and_keeps_its_checkpoint(tiny_data, tmp_path):
     trained = Trained(tiny_data)
     with pytest.raises(UserError, match="diverged at step 9: loss nan") as e:
         loop(trained, tmp_path, bad=[8])
@@ -243,10 +243,6 @@ def test_a_diverged_run_stops_and_keeps_its_checkpoint_and_batch(tiny_data, tmp_
     assert str(tmp_path / "model.ckpt-5") in str(e.value)
     assert Checkpoints(tmp_path).newest_intact().step == 5
     assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")][-1] == 9
-    with np.load(tmp_path / "nonfinite_step_9.npz", allow_pickle=False) as batch:
-        assert np.isnan(batch["masked_lm_weights"]).any()
-        expected = next(iter(trained.dataset(8)))
-        np.testing.assert_array_equal(batch["input_ids"], expected["input_ids"])
 
 
 @pytest.mark.thorough

@@ -293,10 +293,11 @@ def test_bias_correction_counts_from_where_the_moments_begin():
     """As in the second stage of two_stage, whose moments are new."""
     first = keras.Variable([1.0, -2.0]), keras.Variable([1.0, -2.0])
     for begin, variable in zip((0, 7), first, strict=True):
-        adamw = AdamWeightDecay(0.01, clip_norm=None, bias_correction=True)
+        adamw = AdamWeightDecay(
+            0.01, clip_norm=None, bias_correction=True, moments_from=(0, 7, 9)
+        )
         adamw.build([variable])
         adamw.iterations.assign(begin)
-        adamw.moments_begin_at = begin
         adamw.apply([tf.constant([0.5, 0.25])], [variable])
     np.testing.assert_array_equal(*first)
     np.testing.assert_allclose(first[0], [0.99, -2.01], atol=1e-3)

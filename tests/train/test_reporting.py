@@ -92,8 +92,8 @@ def test_a_report_writes_metrics_and_tensorboard(tmp_path):
 
     shown = event_accumulator.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     for tag, value in (
-        ("generator/loss", 6.1),
-        ("discriminator/recall", 0.93),
+        ("training/masked_lm_loss", 6.1),
+        ("training/disc_recall", 0.93),
         ("training/learning_rate", 1e-4),
     ):
         found = [(e.step, e.value) for e in shown.Scalars(tag)]
