@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prints the tables of docs/metrics.md, of all metrics and all alarms."""
 
-from electra_tf.pretrain.health import ALARMS
-from electra_tf.pretrain.metrics import ALL_METRICS
+from electra_tf.pretrain.metrics import ALARMS, ALL_METRICS
 from electra_tf.train.reporting import STEP_METRICS
 
 print("| name | meaning | healthy |\n|---|---|---|")

@@ -171,7 +171,7 @@ OBJECTIVES = {
         heads=(),
     ),
     "two_stage": ObjectiveKind(
-        ".electra_variants:TwoStage",
+        ".objectives:TwoStage",
         generators=("masked_lm",),
         # The generator's weights initialise the discriminator.
         needs=_ONE_SIZE | {"embedding_sharing": "untied", "embedding_size": None},
@@ -180,7 +180,7 @@ OBJECTIVES = {
         begins_with="mlm",
     ),
     "frozen_generator": ObjectiveKind(
-        ".electra_variants:FrozenGenerator",
+        ".objectives:FrozenGenerator",
         generators=("masked_lm",),
         presets={"generator_dropout": 0.0},
         needs={"embedding_sharing": "untied"},
@@ -188,13 +188,13 @@ OBJECTIVES = {
         learns=(MAIN,),
     ),
     "adversarial": ObjectiveKind(
-        ".electra_variants:Adversarial",
+        ".objectives:Adversarial",
         generators=("masked_lm",),
         needs={"repeated_masks": "fixed", "disallow_correct": False},
         uses_q=True,
         heads=(DISCRIMINATOR_HEAD, BASELINE),
     ),
-    "electra_15": ObjectiveKind(".electra_variants:Electra15"),
+    "electra_15": ObjectiveKind(".objectives:Electra15"),
     "replace_mlm": ObjectiveKind(
         ".token_objectives:ReplaceMLM",
         presets={"disc_weight": 1.0},

@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from electra_tf.config.model import BlockKind, ModelConfig
 from electra_tf.errors import UserError
-from electra_tf.model.attention import DIRECTIONS, attention_bias
+from electra_tf.model.attention import attention_bias
 from electra_tf.model.blocks import Block
 from electra_tf.model.dropout import dropout, fold_in, tag_words
 from electra_tf.model.layers import LayerNorm, initializer
@@ -144,14 +144,7 @@ class Encoder(keras.layers.Layer):
         self, config: ModelConfig, direction="bidirectional", name="encoder", **kwargs
     ):
         super().__init__(name=name, autocast=False, **kwargs)
-        width, heads = config.hidden_size, config.num_attention_heads
-        if direction not in DIRECTIONS:
-            raise ValueError(f"direction {direction!r} is not one of {DIRECTIONS}")
-        if width % heads:
-            raise ValueError(
-                f"hidden_size {width} is not divisible by num_heads {heads}"
-            )
-        self.hidden_size = width
+        self.hidden_size = config.hidden_size
         self.direction = direction
         block = block_class(config.kind)
         self.transformer_layers = [

@@ -28,10 +28,6 @@ from electra_tf.pretrain.sampling import sample_uniformly
 from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.text.word_list import WordList
 
-# Share of the masked positions whose input becomes [MASK]; the rest keep their token.
-# ELECTRA never puts a random token there, unlike BERT (appendix A of the paper).
-MASK_TOKEN_SHARE = 0.85
-
 # A draw that the original lacks has a key of its own and changes no other draw.
 _RANDOM_TOKENS = 1
 _PHILOX = 1  # tf.random.Algorithm.PHILOX
@@ -278,7 +274,7 @@ def apply_masking(
     weights: tf.Tensor,
     replace_uniform: tf.Tensor,
     mask_id: int,
-    mask_token_share: float = MASK_TOKEN_SHARE,
+    mask_token_share: float,
     random_token_share: float = 0.0,
     random_ids: tf.Tensor | None = None,
 ) -> dict[str, tf.Tensor]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Objectives: what the main network reads and predicts, its loss and its metrics.
 
-Here are the contract and the objectives of the original; the others are in
-`electra_variants` and `token_objectives`.
+Here are the contract, the objectives of the original and ELECTRA's variants; those
+that predict tokens are in `token_objectives`.
 `pretraining.ElectraPretrainer.call` generates and corrupts; the objective is the
 main network's part.
 
@@ -18,11 +18,17 @@ import keras
 import tensorflow as tf
 
 from electra_tf.config.model import ModelConfig
-from electra_tf.config.objectives import DISCRIMINATOR_HEAD, OBJECTIVES
+from electra_tf.config.objectives import BASELINE, DISCRIMINATOR_HEAD, OBJECTIVES
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.model.heads import DiscriminatorPredictions, MaskedLMHead
-from electra_tf.pretrain import metrics
-from electra_tf.pretrain.generators import GeneratorOutput, MaskedInputs, class_of
+from electra_tf.model.layers import gather_positions, initializer
+from electra_tf.pretrain import masking, metrics
+from electra_tf.pretrain.generators import (
+    GeneratorOutput,
+    MaskedInputs,
+    class_of,
+    weighted_mean,
+)
 from electra_tf.pretrain.metrics import EPSILON, NUM_THRESHOLDS, THRESHOLDS
 from electra_tf.train.reporting import Metric
 
@@ -126,37 +132,6 @@ def log_probability(logits: tf.Tensor, log_q: tf.Tensor, mask_prob: float) -> tf
     log_a = math.log((1 - mask_prob) / mask_prob)
     log_sum = tf.stack([log_a + tf.math.log_sigmoid(logits), log_q])
     return tf.math.log_sigmoid(-logits) + log_q - tf.reduce_logsumexp(log_sum, axis=0)
-
-
-def discriminator_output(
-    net_logits: tf.Tensor,
-    logits: tf.Tensor,
-    is_replaced: tf.Tensor,
-    weights: tf.Tensor,
-    total_weight: tf.Tensor | None,
-) -> DiscriminatorOutput:
-    """Binary cross-entropy of `logits` [B, L] over the tokens that count.
-
-    Args:
-      is_replaced: bool [B, L], the labels.
-      weights: float32 [B, L], 1 at the tokens that count.
-      total_weight: sum of the weights of the global batch; None: of this one.
-    """
-    losses = weights * tf.nn.sigmoid_cross_entropy_with_logits(
-        labels=tf.cast(is_replaced, tf.float32), logits=logits
-    )
-    tokens = tf.reduce_sum(weights, axis=-1)
-    if total_weight is None:
-        total_weight = tf.reduce_sum(tokens)
-    return DiscriminatorOutput(
-        net_logits=net_logits,
-        logits=logits,
-        probs=tf.sigmoid(logits),
-        # A logit of 0 counts as "original", as in the original program.
-        predictions=tf.cast(logits > 0, tf.int32),
-        per_example_loss=tf.reduce_sum(losses, axis=-1) / (tokens + EPSILON),
-        loss=tf.reduce_sum(losses) / (total_weight + EPSILON),
-    )
 
 
 class Objective:
@@ -268,12 +243,21 @@ class Electra(Objective):
     def detect(self, model, text, hidden: tf.Tensor, weights) -> Losses:
         """Both networks' losses, from the hidden states [B, L, H]."""
         net_logits = model.discriminator_predictions(hidden)
-        found = discriminator_output(
-            net_logits,
-            self.logits(model, net_logits, text.generated, text.ids),
-            text.is_replaced,
-            self.positions(text.inputs),
-            weights.tokens,
+        logits = self.logits(model, net_logits, text.generated, text.ids)
+        counted = self.positions(text.inputs)
+        losses = counted * tf.nn.sigmoid_cross_entropy_with_logits(
+            labels=tf.cast(text.is_replaced, tf.float32), logits=logits
+        )
+        tokens = tf.reduce_sum(counted, axis=-1)
+        total = tf.reduce_sum(tokens) if weights.tokens is None else weights.tokens
+        found = DiscriminatorOutput(
+            net_logits=net_logits,
+            logits=logits,
+            probs=tf.sigmoid(logits),
+            # A logit of 0 counts as "original", as in the original program.
+            predictions=tf.cast(logits > 0, tf.int32),
+            per_example_loss=tf.reduce_sum(losses, axis=-1) / (tokens + EPSILON),
+            loss=tf.reduce_sum(losses) / (total + EPSILON),
         )
         loss = self.config.gen_weight * text.generated.loss
         loss += self.config.disc_weight * found.loss
@@ -330,6 +314,147 @@ class Electric(Electra):
     def logits(self, model, net_logits, generated, ids):
         log_q = model.generator.log_q(generated, ids)
         return noise_contrastive_logits(net_logits, log_q, self.config.mask_prob)
+
+
+class Electra15(Electra):
+    """ELECTRA whose loss counts the masked positions only (section 3.5)."""
+
+    model = "an ELECTRA 15 %"
+    description = "ELECTRA 15 %: as ELECTRA, but it learned from the masked tokens only"
+    # Its odds are those of the positions that it learned from: no log-probability.
+    scoring = None
+
+    def positions(self, inputs):
+        length = tf.shape(inputs.input_ids)[1]
+        masked = masking.positions_mask(inputs.masked_lm_positions, length)
+        return tf.cast(masked, tf.float32)
+
+
+class FrozenGenerator(Electra):
+    """Replaced token detection alone; `init_generator` gives the generator.
+
+    Fast-ELECTRA (Dong et al., ICLR 2024): no backward pass, gradients or optimizer
+    slots of the generator; its temperature may fall in the training.
+    """
+
+    model = "an ELECTRA with a frozen generator"
+    description = (
+        "ELECTRA with a frozen generator (Fast-ELECTRA): a masked language model that "
+        "was trained before replaced tokens, the model learned which"
+    )
+
+    def loss(self, model, text, seed, weights):
+        losses = super().loss(model, text, seed, weights)
+        loss = self.config.disc_weight * losses.discriminated.loss
+        return losses._replace(loss=loss)
+
+
+class TwoStage(FrozenGenerator):
+    """The second stage: the discriminator learns, the generator is frozen.
+
+    "Training algorithms" in section 3.2 of the ELECTRA paper: in the first stage, a
+    phase of the objective mlm, the generator is trained as a masked language model; its
+    weights initialise the discriminator. A finished model is in the second stage.
+    """
+
+    model = "a two-stage ELECTRA"
+    description = (
+        "two-stage ELECTRA: a masked language model was trained, its weights began the "
+        "discriminator, which then learned while the generator stayed as it was"
+    )
+
+
+class Adversarial(Electra):
+    """The generator learns to mislead the discriminator: rewarded where that errs.
+
+    Appendix F of the ELECTRA paper. Sampling lets no gradient through, so the generator
+    learns by policy gradient instead of maximum likelihood: the reward of a sample is
+    the discriminator's loss there, R = -log D if it is the original token, else
+    -log(1 - D). As in the paper, a sample answers for the reward at its own position
+    only.
+    """
+
+    model = "an adversarial ELECTRA"
+    description = (
+        "adversarial ELECTRA: a generator learned to mislead the model by the tokens "
+        "that it replaced, the model learned which they are"
+    )
+    metrics = (*Electra.metrics, *metrics.POLICY_METRICS)
+
+    def head(self, name, shape, dtype):
+        if name != BASELINE:
+            return super().head(name, shape, dtype)
+        # The baseline -log sigmoid(w . h_G) has a weight for each of h_G, no bias.
+        baseline = keras.layers.Dense(
+            1,
+            use_bias=False,
+            name=BASELINE,
+            dtype="float32",
+            kernel_initializer=initializer(shape.initializer_range),
+        )
+        baseline.build((None, self.config.generator_config().hidden_size))
+        return baseline
+
+    def loss(self, model, text, seed, weights):
+        _, sums, found = super().loss(model, text, seed, weights)
+        inputs, generated = text.inputs, text.generated
+        at = inputs.masked_lm_positions
+        losses = tf.nn.sigmoid_cross_entropy_with_logits(
+            labels=tf.cast(text.is_replaced, tf.float32), logits=found.logits
+        )
+        # Only the baseline's own weights learn from its loss.
+        hidden = tf.stop_gradient(tf.cast(generated.hidden, tf.float32))
+        policy_loss, policy_sums = policy_of(
+            generated.logits / text.temperature,
+            gather_positions(text.ids, at),
+            gather_positions(losses, at),
+            tf.squeeze(model.generator_baseline(hidden), -1),
+            inputs.masked_lm_weights,
+            weights.generator,
+        )
+        # The policy's loss in place of the generator's likelihood.
+        loss = self.config.gen_weight * policy_loss
+        loss += self.config.disc_weight * found.loss
+        return Losses(loss, sums | policy_sums, found)
+
+
+def policy_of(
+    logits: tf.Tensor,
+    samples: tf.Tensor,
+    reward: tf.Tensor,
+    baseline_logits: tf.Tensor,
+    weights: tf.Tensor,
+    total,
+) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+    """The loss whose gradients are those of the policy and its baseline; its sums.
+
+    Args:
+      logits: float32 [B, N, V], whose softmax gave `samples` int32 [B, N].
+      reward: float32 [B, N], the discriminator's loss; nothing learns through it.
+      baseline_logits: float32 [B, N], w . h_G.
+      weights: float32 [B, N], 1 at the samples that count; `total`: how many these are
+        in the global batch; None: in this one.
+    """
+    reward = tf.stop_gradient(reward)
+    baseline = -tf.math.log_sigmoid(baseline_logits)
+    log_p = tf.nn.log_softmax(logits)
+    log_p_sample = tf.gather(log_p, samples, batch_dims=2)
+    advantage = tf.stop_gradient(reward - baseline)
+    # exp(-reward) is the probability that the discriminator is right; the baseline's
+    # sigmoid learns its average.
+    baseline_losses = tf.nn.sigmoid_cross_entropy_with_logits(
+        labels=tf.exp(-reward), logits=baseline_logits
+    )
+    baseline_loss = weighted_mean(baseline_losses, weights, total)
+    loss = weighted_mean(-log_p_sample * advantage, weights, total) + baseline_loss
+    entropy = -tf.reduce_sum(tf.exp(log_p) * log_p, axis=-1)
+    return loss, {
+        "policy_loss": loss,
+        "baseline_loss": baseline_loss,
+        "entropy": tf.reduce_sum(entropy * weights),
+        "reward": tf.reduce_sum(reward * weights),
+        "baseline": tf.reduce_sum(baseline * weights),
+    }
 
 
 def objective_of(name: str, config: PretrainingConfig) -> Objective:

@@ -8,6 +8,7 @@ its phase, so an interrupted run continues in the right phase.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import time
@@ -26,8 +27,7 @@ from electra_tf.errors import EXIT_OK, EXIT_PREEMPTED
 from electra_tf.paths import joined
 from electra_tf.pretrain import flops
 from electra_tf.pretrain.flops import get_recipe_flops
-from electra_tf.pretrain.health import HealthMonitor
-from electra_tf.pretrain.metrics import plotted
+from electra_tf.pretrain.metrics import HealthMonitor, plotted
 from electra_tf.pretrain.objectives import Objective, objective_of
 from electra_tf.pretrain.pretrain_data import RunData
 from electra_tf.pretrain.pretraining import build_pretrainer, task_of
@@ -37,10 +37,9 @@ from electra_tf.storage.manifest import code_sha256, installed_versions
 from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.train import curves, distribution, loop, optimization, reporting
 from electra_tf.train.distribution import Placement
-from electra_tf.train.evaluation import Evaluation, PeriodicEvaluation
 from electra_tf.train.reporting import EVALUATIONS, SAMPLES, Journal
-from electra_tf.train.step import TrainingStep, TrainState
-from electra_tf.train.supervisor import Cluster, StopRequest
+from electra_tf.train.step import Evaluation, TrainingStep, TrainState
+from electra_tf.train.supervisor import Cluster, StopRequest, leave_at_once
 
 # How many passages are shown.
 PASSAGES = 3
@@ -290,20 +289,17 @@ def check_data(
 
 def _rows(config: PretrainingConfig, phase: Phase, step: int) -> int:
     """How many examples of a phase's data the run has read by a step."""
-    data, rows = _files_of(phase.config), 0
+    data, rows = _data_of(phase.config), 0
     for one in config.run_phases():
-        if _files_of(one.config) == data:
+        if _data_of(one.config) == data:
             steps = max(0, min(step, one.end) - one.first)
             rows += one.config.train_batch_size * steps
     return rows
 
 
-def _files_of(part: PretrainingConfig) -> Any:
-    """The files and shares of a phase's data, in canonical form."""
-    place = part.pretrain_tfrecords
-    files = [_expanded(p) for p in ([place] if isinstance(place, str) else place)]
-    is_weighted = isinstance(place, dict)
-    return files, [*place.values()] if is_weighted else part.sampling_alpha
+def _data_of(part: PretrainingConfig) -> tuple:
+    """A phase's data sets and their shares."""
+    return part.pretrain_tfrecords, part.sampling_alpha
 
 
 def has_learned(config: PretrainingConfig, place: str | list | dict) -> bool:
@@ -403,6 +399,37 @@ def _catch_up(run: Run) -> None:
         if workers.gather([bool(due)])[0, 0]:
             call = functools.partial(pause.call, step)
             workers.decide(loop.failure_of(call))
+
+
+@dataclasses.dataclass
+class PeriodicEvaluation:
+    """Evaluates the weights during training, at some steps.
+
+    Writes them to evaluations.jsonl and TensorBoard.
+
+    Args:
+      evaluation: of the task.
+      batches: makes an iterator over the same batches each time.
+      size: number of batches, sequences per batch.
+      console: where the metrics are shown.
+      journal: of the run.
+    """
+
+    evaluation: Evaluation
+    batches: Callable[[], Iterator]
+    size: tuple[int, int]
+    console: Console
+    journal: Journal
+
+    def __call__(self, step: int) -> bool:
+        """Evaluates the weights of this step; False, so that training continues."""
+        with leave_at_once():  # The weights are saved; the next start evaluates them.
+            metrics = self.evaluation(self.batches(), *self.size, Console(silent=True))
+        shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+        self.console.log(f"Evaluation at step {step:,}: {shown}")
+        self.journal.add([{"step": step} | metrics])
+        self.journal.sync()
+        return False
 
 
 class Samples:

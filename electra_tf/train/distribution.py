@@ -196,6 +196,12 @@ class Placement(NamedTuple):
         has_accelerator = on_tpu or tf.config.list_logical_devices("GPU")
         return self.num_replicas == 1 and not has_accelerator
 
+    def sum_of_replicas(self, values):
+        """The sums of nested tensors over all replicas, in one of them."""
+        if self.num_replicas == 1:
+            return values
+        return tf.distribute.get_replica_context().all_reduce("SUM", values)
+
 
 def configure_devices(config) -> None:
     """Sets up devices, threads and precision, before any other use of TensorFlow.

@@ -29,14 +29,14 @@ MATRICES = (r"encoder/layer_\d+/.*kernel",)  # those that Muon is for
 
 
 class _Configured:
-    """Mixin for dataclasses: Keras saves their fields."""
+    """Mixin for dataclasses: Keras saves their fields, also those that it makes."""
 
     def get_config(self):
-        return dataclasses.asdict(self)
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
 
     @classmethod
     def from_config(cls, config):
-        return cls(**config)
+        return cls(**keras.saving.deserialize_keras_object(config))
 
 
 @keras.saving.register_keras_serializable("electra_tf")
@@ -98,7 +98,7 @@ class WarmupStableDecay(_Configured, keras.optimizers.schedules.LearningRateSche
 
 @keras.saving.register_keras_serializable("electra_tf")
 @dataclasses.dataclass(eq=False)
-class InPhases(keras.optimizers.schedules.LearningRateSchedule):
+class InPhases(_Configured, keras.optimizers.schedules.LearningRateSchedule):
     """A sequence of schedules, each of which counts steps from its own start.
 
     Args:
@@ -116,15 +116,6 @@ class InPhases(keras.optimizers.schedules.LearningRateSchedule):
             phase_rate = schedule(tf.maximum(step - start, 0.0))
             rate = tf.where(step < start, rate, phase_rate)
         return rate
-
-    def get_config(self):
-        saved = map(keras.saving.serialize_keras_object, self.schedules)
-        return {"schedules": list(saved), "starts": self.starts}
-
-    @classmethod
-    def from_config(cls, config):
-        schedules = map(keras.saving.deserialize_keras_object, config["schedules"])
-        return cls(list(schedules), config["starts"])
 
 
 @keras.saving.register_keras_serializable("electra_tf")
@@ -164,7 +155,7 @@ class LayerwiseDecay(_Configured):
 
 @keras.saving.register_keras_serializable("electra_tf")
 @dataclasses.dataclass(eq=False)
-class ScopedRate:
+class ScopedRate(_Configured):
     """Learning-rate factor of the variables in some scopes; the others have 1.
 
     Args:
@@ -176,15 +167,6 @@ class ScopedRate:
 
     def __call__(self, path: str) -> float | Callable:
         return self.factor if path.split("/")[0] in self.scopes else 1.0
-
-    def get_config(self):
-        saved = keras.saving.serialize_keras_object(self.factor)
-        return {"scopes": self.scopes, "factor": saved}
-
-    @classmethod
-    def from_config(cls, config):
-        factor = keras.saving.deserialize_keras_object(config["factor"])
-        return cls(config["scopes"], factor)
 
 
 class _Slots(NamedTuple):

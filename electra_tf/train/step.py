@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One optimizer step on the global batch, and a loop of them inside one graph.
+"""One optimizer step on the global batch, a loop of them in one graph; evaluation.
 
 A step is a pure function of (weights, batch, step number). Losses are divided by the
 weights of the global batch; gradients are summed over microbatches and replicas, then
@@ -21,10 +21,17 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from electra_tf.console import Console, Progress
+from electra_tf.errors import as_user_error
 from electra_tf.model import target
 from electra_tf.model.dropout import fold_in
 from electra_tf.train.distribution import Placement
-from electra_tf.train.reporting import Metric, read_sums, step_metrics
+from electra_tf.train.reporting import (
+    Metric,
+    evaluation_metrics,
+    read_sums,
+    step_metrics,
+)
 
 INITIAL_LOSS_SCALE = 2.0**15
 # Steps without overflow after which the loss scale is doubled.
@@ -188,18 +195,13 @@ class TrainingStep:
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         key = tf.stack([tf.constant(self.seed, tf.int32), tf.cast(step, tf.int32)])
         seed = fold_in(key, replica)
-        weights = self._sum_over_replicas(self.task.divisors(batch))
+        weights = self.placement.sum_of_replicas(self.task.divisors(batch))
         gradients, sums = self._pass(batch, seed, weights, scale)
         optimizer = self.state.optimizer
         rate = tf.convert_to_tensor(optimizer.learning_rate)
         optimizer.apply(gradients, self._variables)
         last = tf.stack([rate, optimizer.global_norm, scale])
-        return tf.concat([self._sum_over_replicas(sums), last], 0)
-
-    def _sum_over_replicas(self, values):
-        if not self._has_replicas:
-            return values
-        return tf.distribute.get_replica_context().all_reduce("SUM", values)
+        return tf.concat([self.placement.sum_of_replicas(sums), last], 0)
 
     def _gradients(self, batch, seed, weights, scale):
         """Gradients of this replica's batch and its metric sums [S], loss first."""
@@ -254,6 +256,45 @@ class TrainingStep:
         gradients = [tf.convert_to_tensor(g) for g in gradients]
         values = [loss, *(sums[name] for name in self._sum_names[1:])]
         return gradients, tf.stack([tf.cast(v, tf.float32) for v in values])
+
+
+class Evaluation:
+    """Computes a task's metrics over global batches, in a graph that is built once."""
+
+    def __init__(self, task: Task, placement: Placement):
+        self._task, self._placement = task, placement
+        self._step = tf.function(self._batch_sums, autograph=False)
+
+    def _batch_sums(self, iterator):
+        strategy = self._placement.strategy
+        sums = strategy.run(self._replica_sums, args=(next(iterator),))
+        return {k: strategy.experimental_local_results(v)[0] for k, v in sums.items()}
+
+    def _replica_sums(self, batch):
+        weights = self._placement.sum_of_replicas(self._task.divisors(batch))
+        _, sums = self._task.loss(batch, None, weights)
+        names = sorted(read_sums(self._task.metrics, "evaluation"))
+        return self._placement.sum_of_replicas({name: sums[name] for name in names})
+
+    def __call__(
+        self, batches: Iterator, num_steps: int, batch_size: int, console: Console
+    ) -> dict[str, float]:
+        """Returns the metrics over `num_steps` global batches."""
+        progress = Progress(console, num_steps, 0, batch_size, max(1, num_steps // 10))
+        totals: dict[str, np.ndarray] = {}
+        try:
+            for number in range(1, num_steps + 1):
+                with self._placement.workers.cluster.patience():
+                    sums = self._step(batches)
+                for name, value in sums.items():
+                    value = value.numpy().astype(np.float64)
+                    totals[name] = totals.get(name, 0.0) + value
+                progress.update(number, {})
+        except tf.errors.OpError as error:
+            raise as_user_error(error) or error from error
+        finally:
+            progress.close()
+        return evaluation_metrics(self._task.metrics, totals)
 
 
 def _compiled(function: Callable) -> Callable:

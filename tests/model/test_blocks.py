@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from electra_tf.model.encoder import DIRECTIONS
+from electra_tf.model.attention import DIRECTIONS
 from electra_tf.model.layers import gelu, softmax
 from tests.helpers.encoder_passes import LENGTH, assert_same, pass_of
 from tests.helpers.runs import by_default

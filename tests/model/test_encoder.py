@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from electra_tf.config.model import ModelConfig
 from electra_tf.errors import UserError
+from electra_tf.model import attention, layers
 from electra_tf.model import encoder as modeling
-from electra_tf.model import layers
 from tests.helpers.runs import by_default
 from tests.helpers.tiny_pretraining import tiny_batch, tiny_config, tiny_model
 
@@ -76,7 +76,7 @@ def influence(layer, inputs):
     return np.stack(changes, axis=1)
 
 
-@pytest.mark.parametrize("direction", modeling.DIRECTIONS)
+@pytest.mark.parametrize("direction", attention.DIRECTIONS)
 def test_direction(direction):
     inputs = text()
     found = influence(encoder(direction=direction), inputs) > 0

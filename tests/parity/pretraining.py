@@ -98,7 +98,8 @@ def _masking(recording) -> Iterator[Row]:
     yield compare("masking/masked_lm_weights", weights, golden["masked_lm_weights"])
     positions = golden["mask_raw_positions"] * tf.cast(weights, tf.int32)
     masked = masking.apply_masking(
-        tf.constant(ids), positions, weights, golden["mask_replace_uniform"], mask_id
+        *(tf.constant(ids), positions, weights, golden["mask_replace_uniform"]),
+        *(mask_id, config.mask_token_share),
     )
     for name, value in masked.items():
         yield compare(f"masking/{name}", value, golden[name])

@@ -19,7 +19,7 @@ def rows(folder):
 
 def kill_at_evaluation(first=0):
     """kill -9 at the first evaluation from that step on, when its step is saved."""
-    from electra_tf.train.evaluation import PeriodicEvaluation
+    from electra_tf.pretrain.run import PeriodicEvaluation
 
     evaluate = PeriodicEvaluation.__call__
 

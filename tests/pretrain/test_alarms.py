@@ -9,7 +9,7 @@ import pytest
 from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import EXIT_DIVERGED
-from electra_tf.pretrain.health import HealthMonitor
+from electra_tf.pretrain.metrics import HealthMonitor
 from electra_tf.pretrain.objectives import objective_of
 from tests.helpers.forked_runs import metrics_of, pretrain
 from tests.helpers.runs import refused, tiny
