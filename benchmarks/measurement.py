@@ -291,13 +291,14 @@ def random_model(folder: Path, vocab_file: str, hparams: dict):
     """A `StoredModel` with random weights."""
     from electra_tf.config.pretraining import PretrainingConfig
     from electra_tf.interop.checkpoint import StoredModel
-    from electra_tf.pretrain.stored import empty_pretrainer
+    from electra_tf.pretrain.pretraining import build_pretrainer
     from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 
     vocab = Vocabulary.load(vocab_file)
     hparams = {"vocab_size": len(vocab), "vocab_file": vocab_file} | hparams
     config = PretrainingConfig.from_hparams(str(folder), "random", hparams)
-    weights = {v.path: v.numpy() for v in empty_pretrainer(config, vocab).variables}
+    model = build_pretrainer(config, vocab, at_rest=True)
+    weights = {v.path: v.numpy() for v in model.variables}
     return StoredModel(config, vocab, TokenizerConfig(), weights, {}, 0, "random")
 
 

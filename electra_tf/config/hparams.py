@@ -164,13 +164,11 @@ def read_hparams(text_or_path: str) -> dict[str, Any]:
         found = json.loads(
             text, object_pairs_hook=_without_duplicates, parse_constant=_refuse_constant
         )
-    except json.JSONDecodeError as e:
+    except ValueError as e:
         raise UserError(
-            f"{name}, line {e.lineno}, column {e.colno}: {e.msg}.\n"
+            f"{name}: {e}.\n"
             'JSON requires "double quotes", true/false/null, and no trailing comma.'
         ) from None
-    except ValueError as e:
-        raise UserError(f"{name}: {e}") from None
     if not isinstance(found, dict):
         raise UserError(f"{name}: found {show(found)}; it must be an object {{...}}")
     return found

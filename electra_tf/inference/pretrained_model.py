@@ -26,7 +26,7 @@ from electra_tf.inference.scoring import METHODS, ONE_BY_ONE, chunks, windows_of
 from electra_tf.interop import readers
 from electra_tf.interop.checkpoint import HEADS, StoredModel
 from electra_tf.paths import local_of
-from electra_tf.pretrain.stored import empty_pretrainer, read
+from electra_tf.pretrain.stored import read
 from electra_tf.storage.checkpoints import of_arrays
 from electra_tf.text import tokenization, word_list
 from electra_tf.text.tokenization import Tokenizer, each_text
@@ -183,7 +183,10 @@ class PretrainedModel(Model):
             and answers are float32.
         """
         if any(name.startswith(HEADS) for name in stored.tensors):
-            network = empty_pretrainer(stored.config, stored.vocab, precision)
+            from electra_tf.pretrain.pretraining import build_pretrainer
+
+            parts = stored.config, stored.vocab, precision
+            network = build_pretrainer(*parts, at_rest=True)
         else:
             from electra_tf.model.encoder import TextEncoder
 

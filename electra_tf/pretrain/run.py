@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -72,8 +73,7 @@ def build(
     console.log(distribution.describe(placement, config.precision))
     keras.utils.set_random_seed(config.seed)  # the initial weights
     with placement.strategy.scope():
-        special_ids = vocab.cls_id, vocab.sep_id, vocab.mask_id
-        pretrainer = build_pretrainer(config, special_ids)
+        pretrainer = build_pretrainer(config, vocab)
         state = TrainState(pretrainer, optimization.create_optimizer(config))
     count = sum(v.shape.num_elements() for v in pretrainer.trainable_variables)
     cost = get_recipe_flops(config)
@@ -176,10 +176,7 @@ def evaluate(run: Run, start: Start) -> int:
         console,
     )
     if placement.is_chief:
-        known = {} if step is None else {"global_step": step}
-        for name, value in sorted({**metrics, **known}.items()):
-            console.log(f"  {name} = {value}")
-        reporting.write_results(
+        text = reporting.write_results(
             config.results_txt,
             metrics,
             step,
@@ -191,6 +188,7 @@ def evaluate(run: Run, start: Start) -> int:
             eval_batch_size=config.eval_batch_size,
             seconds=round(time.time() - started, 1),
         )
+        console.log(textwrap.indent(text.rstrip(), "  "))
         console.log(f"Written to {config.results_txt} and {config.results_json}")
     return EXIT_OK
 

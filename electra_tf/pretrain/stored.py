@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,9 +13,6 @@ from electra_tf.console import Log
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop.checkpoint import HEADS, CheckpointInfo, StoredModel
 from electra_tf.text.vocabulary import Vocabulary
-
-if TYPE_CHECKING:
-    from electra_tf.pretrain.pretraining import ElectraPretrainer
 
 
 def read(
@@ -41,26 +38,18 @@ def read(
     return stored
 
 
-def empty_pretrainer(
-    config: PretrainingConfig, vocab: Vocabulary, dtype: str = "float32"
-) -> ElectraPretrainer:
-    """The model of a config, as files store it, with arbitrary weights."""
-    from electra_tf.pretrain.pretraining import build_pretrainer
-
-    ids = vocab.cls_id, vocab.sep_id, vocab.mask_id
-    return build_pretrainer(config, ids, dtype, at_rest=True)
-
-
 def shapes_of(
     config: PretrainingConfig, vocab: Vocabulary
 ) -> dict[str, tuple[int, ...]]:
     """The names and shapes of a config's weights, none of which is made."""
     import tensorflow as tf
 
+    from electra_tf.pretrain.pretraining import build_pretrainer
+
     # Layers know their shapes. In a tf.Graph each variable would take 20 operations.
     one_for_all = tf.Variable(0.0)
     with tf.variable_creator_scope(lambda *_, **__: one_for_all):
-        variables = empty_pretrainer(config, vocab).variables
+        variables = build_pretrainer(config, vocab, at_rest=True).variables
     return {v.path: tuple(v.shape) for v in variables}
 
 

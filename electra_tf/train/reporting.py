@@ -328,8 +328,8 @@ def write_results(
     metrics: Mapping[str, float],
     step: int | None,
     **provenance: Any,
-) -> None:
-    """Writes evaluation results as text (`name = value`, sorted) and as JSON.
+) -> str:
+    """Writes evaluation results as JSON and as text (`name = value`), which it returns.
 
     Args:
       step: of the model; None if unknown.
@@ -342,6 +342,7 @@ def write_results(
     atomic_write(txt_path, text)
     content = {**known, "metrics": finite(metrics), **provenance}
     atomic_write(json_beside(txt_path), json.dumps(content, indent=2) + "\n")
+    return text
 
 
 def results_of(model_dir: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.inference import detection
 from electra_tf.inference.model import TokenPrediction
 from electra_tf.inference.pretrained_model import PretrainedModel
-from electra_tf.pretrain.stored import empty_pretrainer
+from electra_tf.pretrain.pretraining import build_pretrainer
 from electra_tf.text.vocabulary import Vocabulary
 from tests.helpers.runs import SPECIAL, TINY
 
@@ -101,7 +101,8 @@ def model_of_words(words):
     hparams = TINY | {"vocab_size": len(vocab), "disallow_correct": True}
     hparams |= {"mask_unit": "word", "word_list": str(words)}
     config = PretrainingConfig.from_hparams("/nowhere", "words", hparams)
-    model = PretrainedModel(config, vocab, empty_pretrainer(config, vocab))
+    network = build_pretrainer(config, vocab, at_rest=True)
+    model = PretrainedModel(config, vocab, network)
     rng = np.random.default_rng(1)
     pairs = [characters[i : i + 2] for i in range(0, 8, 2)]
     return model, pairs, ["".join(rng.choice(pairs, 14)) for _ in range(40)]

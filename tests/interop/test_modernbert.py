@@ -16,7 +16,7 @@ from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import UserError
 from electra_tf.interop import checkpoint, huggingface, networks, readers
 from electra_tf.interop.checkpoint import StoredModel
-from electra_tf.pretrain.stored import empty_pretrainer
+from electra_tf.pretrain.pretraining import build_pretrainer
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 from tests.helpers.cards import run_snippets
 from tests.helpers.interop_models import (
@@ -67,7 +67,7 @@ def stored_of(objective, embedding_size) -> StoredModel:
     config = PretrainingConfig.from_hparams("data", "tiny", hparams)
     tensors = {
         v.path: rng.normal("gamma" in v.path, 0.2, v.shape).astype(np.float32)
-        for v in empty_pretrainer(config, vocab).variables
+        for v in build_pretrainer(config, vocab, at_rest=True).variables
     }
     known = checkpoint.fields_of_hparams(hparams)
     tokenizer = TokenizerConfig(True, True)

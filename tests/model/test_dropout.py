@@ -94,13 +94,6 @@ def test_masks_of_different_seeds_are_independent():
     assert worst < 6
 
 
-def test_masks_of_consecutive_seeds_are_independent():
-    """Also of seeds that were not derived by fold_in: (seed, step)."""
-    masks = np.stack([kept([4096], [42, step]) for step in range(20)])
-    correlation = np.corrcoef(masks) - np.eye(20)
-    assert np.abs(correlation).max() < 6 / np.sqrt(4096)
-
-
 def test_entries_of_a_mask_are_independent():
     """Pairs at any distance, and runs: as often dropped together as by chance."""
     rate, rows, size = 0.25, 64, 8192

@@ -254,23 +254,6 @@ def test_from_config_and_weights_file(variant, tmp_path):
     np.testing.assert_array_equal(ours.sampled_ids, theirs.sampled_ids)
 
 
-def test_from_config_keeps_every_setting():
-    changes = {
-        "temperature": 0.5,
-        "disallow_correct": True,
-        "gen_weight": 2.0,
-        "disc_weight": 3.0,
-        "mask_prob": 0.25,
-        "cloze_chunk_size": 33,
-    }
-    model = tiny_model("electric", dtype="mixed_bfloat16", **changes)
-    copy = ElectraPretrainer.from_config(model.get_config())
-    assert {name: getattr(copy.hparams, name) for name in changes} == changes
-    assert copy.hparams.settings() == model.hparams.settings()
-    assert copy.model_config == model.model_config
-    assert copy.dtype_policy.name == "mixed_bfloat16"
-
-
 def test_config_of_version_0_1_is_read():
     model = tiny_model("disentangled", layers=2, generator_layers=0.5, disc_weight=7.0)
     shape = dataclasses.asdict(model.model_config)
