@@ -17,7 +17,7 @@ from electra_tf.finetune.registry import TYPES
 from electra_tf.finetune.task import Head
 from electra_tf.model.dropout import fold_in
 from electra_tf.model.encoder import TextEncoder
-from electra_tf.model.layers import PredictionHead
+from electra_tf.model.heads import PredictionHead
 from electra_tf.storage.checkpoints import StoredTensors
 from electra_tf.train.reporting import Metric, Ratio
 from electra_tf.train.step import Task

@@ -222,8 +222,11 @@ def _task_logits(network: Network, hidden: np.ndarray) -> np.ndarray:
 def _layers(network: Network):
     """(encoder, its head as a layer or None), built."""
     from electra_tf.model.encoder import TextEncoder
-    from electra_tf.model.heads import DiscriminatorPredictions, MaskedLMHead
-    from electra_tf.model.layers import PredictionHead
+    from electra_tf.model.heads import (
+        DiscriminatorPredictions,
+        MaskedLMHead,
+        PredictionHead,
+    )
 
     shape, embedding_size = network.shape, network.embedding_size
     encoder = TextEncoder(shape, embedding_size, dtype="float32")

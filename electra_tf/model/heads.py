@@ -30,48 +30,75 @@ _CPU_ROWS = 128
 _ROWS = 1024
 
 
-class DiscriminatorPredictions(keras.layers.Layer):
+class PredictionHead(keras.layers.Layer):
+    """Dense layer, activation, layer norm; alone, ModernBERT's below its classifier.
+
+    Args:
+      units: width of the output; None: that of the hidden states.
+      has_norm: whether there is a layer norm.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        name: str = "prediction_head",
+        units: int | None = None,
+        has_norm: bool = True,
+        **kwargs,
+    ):
+        super().__init__(name=name, autocast=False, **kwargs)
+        self.units = units or config.hidden_size
+        self.activation = activation(config.hidden_act)
+        self.dense = keras.layers.Dense(
+            self.units,
+            name="dense",
+            use_bias=config.kind.has_biases,
+            dtype=self.dtype_policy,
+            kernel_initializer=initializer(config.output_range),
+        )
+        self.layer_norm = None
+        if has_norm:
+            self.layer_norm = LayerNorm(config.kind, dtype=self.dtype_policy)
+
+    def build(self, input_shape):
+        self.dense.build(input_shape)
+        if self.layer_norm is not None:
+            self.layer_norm.build((None, self.units))
+
+    def call(self, hidden: tf.Tensor) -> tf.Tensor:
+        """Of hidden states [..., H]: [..., units]."""
+        hidden = self.activation(self.dense(hidden))
+        return hidden if self.layer_norm is None else self.layer_norm(hidden)
+
+
+class DiscriminatorPredictions(PredictionHead):
     """Two dense layers that give each hidden state a score: [B, L, H] -> [B, L].
 
     On blocks that are pre-norm with a layer norm between them.
     """
 
     def __init__(self, config: ModelConfig, name: str = DISCRIMINATOR_HEAD, **kwargs):
-        super().__init__(name=name, autocast=False, **kwargs)
-        self.hidden_size, kind = config.hidden_size, config.kind
-        self.activation = activation(config.hidden_act)
-        self.dense = keras.layers.Dense(
-            config.hidden_size,
-            name="dense",
-            use_bias=kind.has_biases,
-            dtype=self.dtype_policy,
-            kernel_initializer=initializer(config.output_range),
-        )
+        is_pre_norm = config.kind.is_pre_norm
+        super().__init__(config, name, has_norm=is_pre_norm, **kwargs)
         # Glorot-uniform, as in the original, which names no initializer here.
         start: Any = "glorot_uniform"
-        self.layer_norm = None
-        if kind.is_pre_norm:
-            self.layer_norm = LayerNorm(kind, dtype=self.dtype_policy)
+        if is_pre_norm:
             start = initializer(config.hidden_size**-0.5)
         self.dense_1 = keras.layers.Dense(
             1, name="dense_1", dtype=self.dtype_policy, kernel_initializer=start
         )
 
     def build(self, input_shape=None):
-        for layer in self._layers:
-            layer.build((None, self.hidden_size))
+        super().build((None, self.units))
+        self.dense_1.build((None, self.units))
 
     def call(self, hidden: tf.Tensor) -> tf.Tensor:
         """Logits of "replaced", float32 [B, L]."""
-        flat = tf.reshape(hidden, [-1, self.hidden_size])
-        flat = self.activation(self.dense(flat))
-        if self.layer_norm is not None:
-            flat = self.layer_norm(flat)
-        logits = self.dense_1(flat)
+        logits = self.dense_1(super().call(tf.reshape(hidden, [-1, self.units])))
         return tf.cast(tf.reshape(logits, tf.shape(hidden)[:-1]), tf.float32)
 
 
-class MaskedLMHead(keras.layers.Layer):
+class MaskedLMHead(PredictionHead):
     """Hidden states to vocabulary scores through the transposed word embeddings.
 
     Named "generator_predictions" (masked positions) or "cloze_predictions" (all).
@@ -89,23 +116,12 @@ class MaskedLMHead(keras.layers.Layer):
         hidden_size: int | None = None,
         **kwargs,
     ):
-        super().__init__(name=name, autocast=False, **kwargs)
-        self.activation = activation(config.hidden_act)
-        self.embedding_size = embedding_size
+        super().__init__(config, name, embedding_size, **kwargs)
         self.vocab_size = config.vocab_size
-        self.dense = keras.layers.Dense(
-            embedding_size,
-            name="dense",
-            use_bias=config.kind.has_biases,
-            dtype=self.dtype_policy,
-            kernel_initializer=initializer(config.output_range),
-        )
-        self.layer_norm = LayerNorm(config.kind, dtype=self.dtype_policy)
         self.build((None, hidden_size or config.hidden_size))
 
     def build(self, input_shape):
-        self.dense.build(input_shape)
-        self.layer_norm.build((None, self.embedding_size))
+        super().build(input_shape)
         self.output_bias = self.add_weight(
             name="output_bias",
             shape=(self.vocab_size,),
@@ -114,15 +130,12 @@ class MaskedLMHead(keras.layers.Layer):
         )
 
     def call(self, hidden: tf.Tensor) -> tf.Tensor:
-        flat = tf.reshape(hidden, [-1, hidden.shape[-1]])
-        flat = self.layer_norm(self.activation(self.dense(flat)))
-        return tf.reshape(
-            flat, tf.concat([tf.shape(hidden)[:-1], [self.embedding_size]], 0)
-        )
+        flat = super().call(tf.reshape(hidden, [-1, hidden.shape[-1]]))
+        return tf.reshape(flat, tf.concat([tf.shape(hidden)[:-1], [self.units]], 0))
 
     def logits(self, transformed: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
         """Scores of all tokens, float32 [..., V], from `call`'s output [..., E]."""
-        flat = tf.reshape(transformed, [-1, self.embedding_size])
+        flat = tf.reshape(transformed, [-1, self.units])
         scores = tf.matmul(flat, tf.cast(table, flat.dtype), transpose_b=True)
         scores = tf.cast(scores, tf.float32) + self.output_bias.value
         shape = tf.concat([tf.shape(transformed)[:-1], [self.vocab_size]], 0)
@@ -136,7 +149,7 @@ class MaskedLMHead(keras.layers.Layer):
 
         Returns: float32 [B, L] and the most likely token int32 [B, L].
         """
-        flat = tf.reshape(transformed, [-1, self.embedding_size])
+        flat = tf.reshape(transformed, [-1, self.units])
         found = log_normalizer(flat, table, self.output_bias.value, chunk_size)
         return tuple(tf.reshape(x, tf.shape(transformed)[:-1]) for x in found)
 

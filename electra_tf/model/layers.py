@@ -12,7 +12,7 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
-from electra_tf.config.model import BLOCKS, BlockKind, ModelConfig
+from electra_tf.config.model import BLOCKS, BlockKind
 from electra_tf.model import target
 
 
@@ -156,30 +156,6 @@ def _normalized(
         return tf.cast((y - mean) * scale * gamma + beta, x.dtype), gradient
 
     return run(x, gamma, beta)
-
-
-class PredictionHead(keras.layers.Layer):
-    """ModernBERT's head below its classifier: dense, activation, layer norm."""
-
-    def __init__(self, config: ModelConfig, name: str = "prediction_head", **kwargs):
-        super().__init__(name=name, autocast=False, **kwargs)
-        self.activation = activation(config.hidden_act)
-        self.dense = keras.layers.Dense(
-            config.hidden_size,
-            name="dense",
-            use_bias=False,
-            dtype=self.dtype_policy,
-            kernel_initializer=initializer(config.output_range),
-        )
-        self.layer_norm = LayerNorm(config.kind, dtype=self.dtype_policy)
-
-    def build(self, input_shape):
-        self.dense.build(input_shape)
-        self.layer_norm.build(input_shape)
-
-    def call(self, hidden: tf.Tensor) -> tf.Tensor:
-        """Of hidden states [..., H], of the same shape."""
-        return self.layer_norm(self.activation(self.dense(hidden)))
 
 
 class Dense(keras.layers.Dense):
