@@ -382,21 +382,12 @@ class PretrainingConfig(RunConfig):
         return max_predictions_per_seq(self.mask_prob, self.max_seq_length)
 
     @property
-    def needs_token_counts(self) -> bool:
-        """Whether the generator starts from how often each token is in the data."""
-        return GENERATORS[self.generator].needs_token_counts
-
-    @property
-    def uses_generator_config(self) -> bool:
-        """Whether there is a generator encoder with a shape of its own."""
-        return GENERATORS[self.generator].has_own_encoders
-
-    def generator_scopes(self) -> list[str]:
-        """The scopes of the weights that are the generator's alone."""
-        return sorted(GENERATORS[self.generator].scopes)
+    def generator_kind(self) -> GeneratorKind:
+        """The facts about its generator."""
+        return GENERATORS[self.generator]
 
     def generator_config(self) -> ModelConfig:
-        """The generator's shape; only meaningful if `uses_generator_config`."""
+        """The generator's shape; only meaningful if it has encoders of its own."""
         shape = self.model_config()
         # Else it is the main network's: one becomes the other, or the towers are all.
         if "generator_hidden_size" not in OBJECTIVES[self.objective].needs:
@@ -579,7 +570,7 @@ class PretrainingConfig(RunConfig):
             except UserError as error:
                 raise UserError(f"phase {part.number}: {error}") from None
         super()._check_together()
-        if self.uses_generator_config:
+        if self.generator_kind.has_own_encoders:
             self.generator_config().check("the generator", "generator_hidden_size")
 
     def _broken_rules(self) -> Iterator[tuple[str, str]]:
@@ -593,7 +584,7 @@ class PretrainingConfig(RunConfig):
                 )
         if self.do_train == self.do_eval:
             yield "do_train do_eval", "exactly one must be true"
-        kind, generator = OBJECTIVES[self.objective], GENERATORS[self.generator]
+        kind, generator = OBJECTIVES[self.objective], self.generator_kind
         if kind.begins_with and self.phases:
             reason = "its stages are phases already. Leave phases out"
             yield "objective phases", reason

@@ -154,7 +154,7 @@ class PretrainedModel(Model):
         self.network, self.step, self._known = network, step, known or {}
         # A uniform generator is assumed for files without one; a run's config names it.
         is_named = known is None or "generator" in known
-        self.has_generator = is_named or bool(config.generator_scopes())
+        self.has_generator = is_named or bool(config.generator_kind.scopes)
         if isinstance(network, TextEncoder):
             self.pretrainer, self.encoder = None, network
             self.what = "an encoder without heads"

@@ -94,7 +94,7 @@ def split(stored: checkpoint.StoredModel, what: str = "all") -> dict[str, Networ
     main = {"encoder": main.encoder()}
     if under(GENERATOR_HEAD):
         own = under(ENCODER)
-        if config.uses_generator_config:
+        if config.generator_kind.has_own_encoders:
             found = found or dict(main)  # another network than the generator's
             # The generator's own embeddings, if any, replace the shared ones.
             own = under(EMBEDDINGS) | {

@@ -13,13 +13,7 @@ the forward pass, and looking up an embedding as a product with a one-hot vector
 import dataclasses
 
 from electra_tf.config.model import BLOCKS, BlockKind
-from electra_tf.config.objectives import (
-    DISCRIMINATOR_HEAD,
-    GENERATOR,
-    GENERATORS,
-    MAIN,
-    OBJECTIVES,
-)
+from electra_tf.config.objectives import DISCRIMINATOR_HEAD, GENERATOR, MAIN, OBJECTIVES
 from electra_tf.config.pretraining import Phase, PretrainingConfig, read_hparams
 from electra_tf.config.run import NO_DATA, recipes
 from electra_tf.storage.files import line_writer
@@ -181,7 +175,7 @@ def _main_flops(config: PretrainingConfig) -> float:
 
 def _generator_flops(config: PretrainingConfig) -> float:
     """The generator on one sequence, forward."""
-    kind = GENERATORS[config.generator]
+    kind = config.generator_kind
     if not kind.encoders:
         return 0.0
     shape = config.model_config()

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from electra_tf.config.objectives import GENERATOR, GENERATORS, MAIN, OBJECTIVES
+from electra_tf.config.objectives import GENERATOR, MAIN, OBJECTIVES
 from electra_tf.config.pretraining import Phase, PretrainingConfig
 from electra_tf.model.dropout import fold_in
 from electra_tf.model.encoder import DisentangledEmbeddings, Embeddings, TextEncoder
@@ -128,7 +128,7 @@ class ElectraPretrainer(keras.Model):
             with keras.name_scope("generator"):
                 base.build(None)
         self.electra.build(None)
-        self.generator = class_of(GENERATORS[config.generator]).create(
+        self.generator = class_of(config.generator_kind).create(
             self.electra, config, tuple(special_ids), dtype
         )
         learned = {part for phase in config.run_phases() for part in phase.learns}
@@ -214,14 +214,6 @@ class ElectraPretrainer(keras.Model):
             return net_logits
         generated = self.generator(MaskedInputs.unmasked(*text))
         return self.objective.logits(self, net_logits, generated, text[0])
-
-    def export(self, *args, **options):
-        """Is refused: a call of this model is a training step."""
-        raise ValueError(
-            "A call of ElectraPretrainer is a training step, which is not exported.\n"
-            "electra_tf.PretrainedModel(config, vocab, model).save(path) writes its "
-            "networks;\na keras.Model on model.electra can also be exported."
-        )
 
     def compile(self, optimizer="rmsprop", loss=None, metrics=None, **options):
         """Configures `fit`, whose loss and metrics are the objective's own."""

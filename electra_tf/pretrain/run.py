@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 import textwrap
 import time
 from collections.abc import Callable, Iterator
@@ -176,13 +175,14 @@ def evaluate(run: Run, start: Start) -> int:
         console,
     )
     if placement.is_chief:
+        learned = [one.config.pretrain_tfrecords for one in config.run_phases()]
         text = reporting.write_results(
             config.results_txt,
             metrics,
             step,
             checkpoint=checkpoint,
             data=part.eval_tfrecords,
-            is_training_data=has_learned(config, part.eval_tfrecords),
+            is_training_data=part.eval_tfrecords in learned,
             labels={metric.name: metric.label for metric in task.metrics},
             num_eval_steps=config.num_eval_steps,
             eval_batch_size=config.eval_batch_size,
@@ -298,19 +298,6 @@ def _rows(config: PretrainingConfig, phase: Phase, step: int) -> int:
 def _data_of(part: PretrainingConfig) -> tuple:
     """A phase's data sets and their shares."""
     return part.pretrain_tfrecords, part.sampling_alpha
-
-
-def has_learned(config: PretrainingConfig, place: str | list | dict) -> bool:
-    """Whether any file of a place is training data of any phase."""
-    data = (phase.config.pretrain_tfrecords for phase in config.run_phases())
-    learned = {file for one in data for file in _expanded(joined(one))}
-    return not learned.isdisjoint(_expanded(joined(place)))
-
-
-@functools.cache
-def _expanded(pattern: str) -> tuple[str, ...]:
-    # The files of a finished phase may be gone.
-    return tuple(map(os.path.realpath, record_index.expand(pattern))) or (pattern,)
 
 
 def _train_phase(run: Run, phase: Phase, stop: StopRequest) -> bool:

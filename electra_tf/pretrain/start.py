@@ -83,7 +83,7 @@ class Start(NamedTuple):
             load_initial(self.initial, config, data.vocab, weights, log)
         if self.generator:
             load_generator(self.generator, config, data.vocab, weights, log)
-        if config.needs_token_counts:
+        if config.generator_kind.needs_token_counts:
             state.model.generator.adapt(data.token_counts(config))
 
     def evaluate(self, weights: Mapping[str, Any], log: Log) -> int | None:
@@ -161,7 +161,7 @@ def find(
     if config.do_eval:
         parts = [config.phase_at(last_step_of(saved, config))]
     shards.check_tokenizers(parts, tokenizer)
-    if config.needs_token_counts and not (saved or start.original):
+    if config.generator_kind.needs_token_counts and not (saved or start.original):
         record_index.token_count_files(shards.pattern_of(config))
     return start
 

@@ -425,7 +425,7 @@ def matches(patterns: Sequence[str], path: str) -> bool:
 
 def create_optimizer(config) -> AdamWeightDecay:
     """The optimizer of a PretrainingConfig."""
-    scopes = config.generator_scopes()
+    scopes = sorted(config.generator_kind.scopes)
     # A phase with another objective trains other variables, whose moments are new.
     begins = {p.objective: p.first for p in reversed(config.run_phases())}
     return AdamWeightDecay(

@@ -96,7 +96,7 @@ def assert_same(model: StoredModel, stored: StoredModel) -> None:
     assert_equal_tensors(model.tensors, stored.tensors)
     assert model.vocab.tokens == stored.vocab.tokens
     assert model.config.model_config() == stored.config.model_config()
-    if stored.config.uses_generator_config:
+    if stored.config.generator_kind.has_own_encoders:
         assert model.config.generator_config() == stored.config.generator_config()
 
 

@@ -88,7 +88,7 @@ def assert_same(stored, config, tensors, vocab):
     assert stored.config.model_config() == config.model_config()
     assert stored.config.embedding_size == config.embedding_size
     has_own = any(name.startswith("generator") for name in tensors)
-    if config.uses_generator_config and has_own:
+    if config.generator_kind.has_own_encoders and has_own:
         assert stored.config.generator_config() == config.generator_config()
     assert stored.vocab.tokens == vocab.tokens
     assert stored.tokenizer_config.do_lower_case == config.do_lower_case
