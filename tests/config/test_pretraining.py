@@ -283,12 +283,6 @@ def test_two_towers_are_two_thirds_of_bert():
     assert flops[0] == pytest.approx(flops[1], rel=0.1)
 
 
-@pytest.mark.parametrize("length", [128, 200, 512])
-def test_no_more_tokens_are_masked_than_there_are(length):
-    hparams = {"mask_prob": 0.998, "max_seq_length": length}
-    assert make(hparams).max_predictions_per_seq == length
-
-
 def mix(data, **more):
     return {"pretrain_tfrecords": data, **more}
 

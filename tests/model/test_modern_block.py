@@ -180,12 +180,3 @@ def test_initialisation():
     assert "electra/encoder/layer_0/attention/LayerNorm/gamma" not in paths
     assert "electra/encoder/layer_1/attention/LayerNorm/gamma" in paths
     assert not any("bias" in path or "beta" in path for path in paths)
-
-
-@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
-def test_mixed_precision(dtype):
-    ids, mask = text()
-    exact, mixed = (encoder(dtype=d)(ids, mask).sequence_output for d in (None, dtype))
-    assert mixed.dtype == dtype.removeprefix("mixed_")
-    difference = np.abs(np.float32(mixed) - exact)[mask > 0]
-    assert 0 < difference.mean() < 0.05

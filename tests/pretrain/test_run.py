@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs in phases: what each phase does, and that interruptions change nothing."""
+"""Runs in phases, with evaluations: what each does; interruptions change nothing."""
 
 import functools
 import json
+import os
 import shutil
 import signal
 
@@ -27,7 +28,6 @@ from tests.helpers.forked_runs import (
 )
 from tests.helpers.runs import NO_DROPOUT, tiny, write_tiny_data
 from tests.helpers.workers import train
-from tests.train.test_evaluation import kill_at_evaluation
 from tests.train.test_loop import Trained
 
 SWITCH, STEPS = 20, 40
@@ -65,6 +65,20 @@ def finish(data, model, hparams, *flags, code=0, **kwargs):
     assert run.returncode == code, run
     assert "Traceback" not in run.stderr
     return run
+
+
+def kill_at_evaluation(first=0):
+    """kill -9 at the first evaluation from that step on, when its step is saved."""
+    from electra_tf.pretrain.run import PeriodicEvaluation
+
+    evaluate = PeriodicEvaluation.__call__
+
+    def killed(self, step):
+        if step >= first:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return evaluate(self, step)
+
+    PeriodicEvaluation.__call__ = killed
 
 
 @pytest.fixture(scope="module")
@@ -211,6 +225,44 @@ def test_unread_position_embeddings_only_decay(two_lengths):
     for slot in ("adam_m", "adam_v"):
         moment = values[f"{name}/{slot}"]
         assert not moment[16:].any() and moment[:16].any()
+
+
+# Evaluations in a run.
+
+
+@pytest.mark.thorough
+def test_an_evaluation_equals_do_eval_and_does_not_change_the_run(tiny_data):
+    hparams = tiny(num_train_steps=10)
+    models = tiny_data / "models"
+    finish(tiny_data, "not_evaluated", hparams)
+
+    at_times = hparams | {"eval_every_steps": 5}
+    at_end = functools.partial(kill_at_evaluation, 10)
+    run = pretrain(tiny_data, "evaluated", at_times, before=at_end).wait()
+    assert run.returncode == -signal.SIGKILL
+    assert "Evaluation at step 5: loss " in run.stdout
+    run = finish(tiny_data, "evaluated", at_times)
+    assert "Evaluation at step 10: loss " in run.stdout
+
+    found = rows(models / "evaluated", EVALUATIONS)
+    assert [row["step"] for row in found] == [5, 10]
+    assert digest(models / "evaluated", 10)  # both are there
+    assert metrics_of(models / "evaluated") == metrics_of(models / "not_evaluated")
+    assert os.listdir(models / "evaluated" / "tensorboard" / "eval")
+
+    evaluate = hparams | {"do_train": False, "do_eval": True}
+    finish(tiny_data, "evaluated", evaluate)
+    path = models / "evaluated" / "results" / "unsup_results.json"
+    results = json.loads(path.read_text())
+    assert results["metrics"] | {"step": 10} == found[-1]
+
+
+def test_missing_evaluation_data_are_found_before_the_first_step(tiny_data):
+    hparams = tiny(eval_every_steps=5, eval_tfrecords=str(tiny_data / "nothing*"))
+    run = pretrain(tiny_data, "no_data_to_evaluate", hparams).wait()
+    assert run.returncode == 2 and "no file matches" in run.stderr
+    folder = tiny_data / "models" / "no_data_to_evaluate"
+    assert not (folder / "metrics.jsonl").exists()
 
 
 # On several workers.
