@@ -25,7 +25,6 @@ from electra_tf.console import Console
 from electra_tf.data import record_index
 from electra_tf.errors import EXIT_OK, EXIT_PREEMPTED
 from electra_tf.paths import joined
-from electra_tf.pretrain import flops
 from electra_tf.pretrain.flops import get_recipe_flops
 from electra_tf.pretrain.metrics import HealthMonitor, plotted
 from electra_tf.pretrain.objectives import Objective, objective_of
@@ -210,7 +209,7 @@ def describe(run: Run, start: Start) -> int:
     size = sum(v.shape.num_elements() * v.dtype.size for v in variables)
     console.log(f"Checkpoints: {size / 1e6:.0f} MB each in {config.model_dir}")
     if config.do_train:
-        total = flops.get_recipe_flops(config)
+        total = get_recipe_flops(config)
         console.log(
             f"Compute: {total:.2e} FLOPs, {total / config.num_train_steps:.2e} a step"
         )
