@@ -29,7 +29,7 @@ MATRICES = (r"encoder/layer_\d+/.*kernel",)  # those that Muon is for
 
 
 class _Configured:
-    """Mixin for dataclasses: Keras saves their fields, also those that it makes."""
+    """Mixin for dataclasses: Keras saves their fields, other Keras objects included."""
 
     def get_config(self):
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
