@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import google_crc32c
 import numpy as np
 
 from electra_tf.data import tfrecord
@@ -30,7 +29,7 @@ from electra_tf.storage.remote import expand
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 
 _INDEX_MAGIC = 0x31584449_41525445  # "ETRAIDX1"
-_HEADER_FIELDS = 4  # magic, number of files, skipped records, CRC of the rest
+_HEADER_FIELDS = 4  # magic, number of files, skipped records, unused
 _FILE_FIELDS = 3  # size, time of change, number of records
 
 
@@ -99,26 +98,15 @@ class RecordIndex:
         Raises `UserError` (65) naming file, record and byte of a damaged one.
         """
         files = np.searchsorted(self._first, indices, side="right") - 1
-        starts, ends = (
-            self._offsets[indices + files],
-            self._offsets[indices + files + 1],
-        )
-        framed = self.files.read(files.tolist(), starts.tolist(), ends.tolist())
-        records = [record[tfrecord.HEADER_BYTES : -4] for record in framed]
-        for i in np.flatnonzero(~tfrecord.are_sound(framed, records)).tolist():
-            records[i] = self._sound_record(int(indices[i]), framed[i])
-        return records
-
-    def _sound_record(self, index: int, framed: bytes) -> bytes:
-        """Returns the record at the start of `framed`; raises if it is damaged."""
-        place = self.locate(index)
-        problem = tfrecord.problem_at(framed, 0, place.end - place.offset)
-        if problem:
-            damage = tfrecord.Damage(place.record, place.offset, problem)
-            raise tfrecord.damaged(place.path, damage)
-        # Skipped damage follows it, up to the next record.
-        length = int.from_bytes(framed[:8], "little")
-        return framed[tfrecord.HEADER_BYTES : tfrecord.HEADER_BYTES + length]
+        starts = self._offsets[indices + files].tolist()
+        ends = self._offsets[indices + files + 1].tolist()
+        found = self.files.read(files.tolist(), starts, ends)
+        for index, framed, start, end in zip(indices, found, starts, ends, strict=True):
+            if problem := tfrecord.problem_at(framed, 0, end - start):
+                place = self.locate(index)
+                damage = tfrecord.Damage(place.record, place.offset, problem)
+                raise tfrecord.damaged(place.path, damage)
+        return list(map(tfrecord.first_in, found))
 
 
 def write(paths: Sequence[str]) -> str:
@@ -160,12 +148,15 @@ def _scan_all(
                 flush=True,
             )
     body = np.concatenate([np.array(rows, np.int64), *offsets])
-    header = np.array([_INDEX_MAGIC, len(paths), skipped, _crc(body)], np.int64)
+    header = np.array([_INDEX_MAGIC, len(paths), skipped, 0], np.int64)
     return np.concatenate([header, body])
 
 
 def _load(cache: Path, sizes: list[tuple[int, int]]) -> np.ndarray | None:
-    """Maps a stored table; None if it is damaged or of other shards."""
+    """Maps a stored table; None if it is of other shards.
+
+    Wrong offsets lead to wrong checksums of records.
+    """
     try:
         table = np.memmap(cache, np.int64, mode="r")
     except (OSError, ValueError):
@@ -182,17 +173,8 @@ def _load(cache: Path, sizes: list[tuple[int, int]]) -> np.ndarray | None:
         (rows[:, 0] == now[:, 0]).all()
         and (rows[:, 1] == now[:, 1])[is_known].all()
         and len(table) == rows_end + rows[:, 2].sum() + len(sizes)
-        and _crc(table[_HEADER_FIELDS:]) == table[3]
     )
     return table if is_same else None
-
-
-def _crc(body: np.ndarray) -> int:
-    """CRC-32C of an int64 array, without a copy of it in memory."""
-    crc = 0
-    for start in range(0, len(body), 1 << 17):
-        crc = google_crc32c.extend(crc, body[start : start + (1 << 17)].tobytes())
-    return crc
 
 
 def file_beside(directory: str | os.PathLike, name: str) -> Path | None:

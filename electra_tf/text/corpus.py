@@ -62,9 +62,6 @@ _ZSTD = b"\x28\xb5\x2f\xfd", *(bytes([n]) + b"\x2a\x4d\x18" for n in range(80, 9
 _JOINED = {b"\xfd7zXZ\0": lzma.LZMADecompressor, b"BZh": bz2.BZ2Decompressor}
 _PACKED = (b"\x1f\x8b", *_JOINED, *_ZSTD)
 _MAX_LAYERS = 8  # of compression and archives: some files contain themselves
-# Headers with a long name or attributes, which are read as a whole.
-_HEADERS = (b"L", b"K", tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
-_MAX_HEADER_BYTES = 1 << 20
 _MAX_ZSTD_WINDOW_LOG = 31  # `zstd --long=31`, common for large corpora
 
 STANDARD_INPUT = "standard input"
@@ -415,20 +412,6 @@ class _Joined(io.RawIOBase):
 
 class _Member(tarfile.TarInfo):
     """A member whose damage is an error; to tarfile it is the archive's end."""
-
-    @classmethod
-    def frombuf(cls, buf, encoding, errors):
-        return cls._checked(super().frombuf(buf, encoding, errors))
-
-    @classmethod
-    def _frombuf(cls, *args, **kwargs):  # called instead from Python 3.14 on
-        return cls._checked(super()._frombuf(*args, **kwargs))
-
-    @staticmethod
-    def _checked(member):
-        if member.type in _HEADERS and member.size > _MAX_HEADER_BYTES:
-            raise tarfile.ReadError(f"a header of {member.size:,} bytes")
-        return member
 
     @classmethod
     def fromtarfile(cls, archive):

@@ -9,7 +9,7 @@ import functools
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from electra_tf import startup
@@ -95,18 +95,19 @@ def part_sizes(kind: str, path: str, key: str) -> list[int]:
 
     Raises UserError for damaged files, a missing column and a missing pyarrow.
     """
-    with _opened(kind, path, key) as (sizes, _):
-        return sizes()
+    with _parts(kind, path, key) as parts:
+        return [size for size, _ in parts]
 
 
 def read_table(unit: Any, reading: Any) -> Iterator[TextReader]:
     """Yields a reader for each text of a `Unit` of a table, nulls included."""
     path, errors = unit.path, reading.encoding_errors
-    with _opened(unit.kind, path, reading.text_key) as (_, batches):
+    with _parts(unit.kind, path, reading.text_key) as parts:
         import pyarrow as pa
 
+        own = itertools.islice(parts, unit.start, unit.end)
         number = 0
-        for batch in batches(unit.start, unit.end):
+        for batch in itertools.chain.from_iterable(read() for _, read in own):
             values = batch.column(0)
             if pa.types.is_dictionary(values.type):
                 values = values.dictionary_decode()
@@ -119,53 +120,41 @@ def read_table(unit: Any, reading: Any) -> Iterator[TextReader]:
                     yield record(text, path, errors, lambda where=where: where)
 
 
-_Opened = tuple[Callable[[], list[int]], Callable[[int, int], Iterator[Any]]]
+# The bytes of a part, and a function that reads its batches of one column.
+_Part = tuple[int, Callable[[], Iterable[Any]]]
 
 
 @contextlib.contextmanager
-def _opened(kind: str, path: str, key: str) -> Iterator[_Opened]:
-    """Functions for the sizes of a table's parts and for batches of some parts."""
-    open_column = _parquet if kind == "parquet" else _arrow
-    with damage_named(path), open_column(path, key) as opened:
-        yield opened
+def _parts(kind: str, path: str, key: str) -> Iterator[Iterator[_Part]]:
+    """The parts of a table, one after the other."""
+    with damage_named(path):
+        import pyarrow as pa
+        import pyarrow.parquet as pq
 
-
-@contextlib.contextmanager
-def _parquet(path: str, key: str) -> Iterator[_Opened]:
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(path, buffer_size=BUFFER_BYTES) as file:
-        _check_column(path, file.schema_arrow, key)
-        metadata = file.metadata
-        groups = map(metadata.row_group, range(metadata.num_row_groups))
-
-        def batches(start: int, end: int) -> Iterator[Any]:
-            parts = [*range(start, end)]
-            return file.iter_batches(_ROWS, parts, columns=[key], use_threads=False)
-
-        yield lambda: [group.total_byte_size for group in groups], batches
-
-
-@contextlib.contextmanager
-def _arrow(path: str, key: str) -> Iterator[_Opened]:
-    import pyarrow as pa
-
-    with pa.memory_map(path) as f:
-        f.seek(max(0, f.size() - len(_END_OF_STREAM)))
-        if f.read() != _END_OF_STREAM:
-            raise OSError("not a complete Arrow stream")
-        f.seek(0)
-        with pa.ipc.open_stream(f) as reader:
-            _check_column(path, reader.schema, key)
-            fields = [reader.schema.get_field_index(key)]
-        options = pa.ipc.IpcReadOptions(use_threads=False, included_fields=fields)
-        f.seek(0)
-        with pa.ipc.open_stream(f, options=options) as reader:
-
-            def batches(start: int, end: int) -> Iterator[Any]:
-                return itertools.islice(reader, start, end)
-
-            yield lambda: [batch.nbytes for batch in reader], batches
+        if kind == "parquet":
+            with pq.ParquetFile(path, buffer_size=BUFFER_BYTES) as file:
+                _check_column(path, file.schema_arrow, key)
+                read = functools.partial(file.iter_batches, _ROWS, columns=[key])
+                yield (
+                    (
+                        file.metadata.row_group(i).total_byte_size,
+                        functools.partial(read, row_groups=[i], use_threads=False),
+                    )
+                    for i in range(file.num_row_groups)
+                )
+            return
+        with pa.memory_map(path) as f:
+            f.seek(max(0, f.size() - len(_END_OF_STREAM)))
+            if f.read() != _END_OF_STREAM:
+                raise OSError("not a complete Arrow stream")
+            f.seek(0)
+            with pa.ipc.open_stream(f) as reader:
+                _check_column(path, reader.schema, key)
+                fields = [reader.schema.get_field_index(key)]
+            options = pa.ipc.IpcReadOptions(use_threads=False, included_fields=fields)
+            f.seek(0)
+            with pa.ipc.open_stream(f, options=options) as reader:
+                yield ((batch.nbytes, lambda batch=batch: [batch]) for batch in reader)
 
 
 def _check_column(path: str, schema: Any, key: str) -> None:
