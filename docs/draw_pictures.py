@@ -4,7 +4,8 @@
   python3 docs/draw_pictures.py                        # all but curves_*.svg
   python3 docs/draw_pictures.py HEALTHY COLLAPSED STEP # curves_*.svg, of two runs
 
-Each is drawn twice, for light and for dark pages. The runs are those of
+Each is drawn twice, for light and for dark pages. method_light.svg and files_light.svg
+are edited by hand; this makes the dark ones of them. The runs are those of
 docs/metrics.md; STEP is that of the alarm in the second.
 """
 
@@ -18,6 +19,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
+IMAGES = ROOT / "docs" / "images"
+BY_HAND = "method", "files"
 CHARACTER = 9.0  # width at the size below
 FONT = (
     'font-family="ui-monospace, SFMono-Regular, Menlo, Consolas, monospace" '
@@ -57,20 +60,20 @@ TEXTS = (
 )
 
 
-def text(x, y, words, colour, look=SANS, anchor="middle", more="") -> str:
+def text(x, y, words, colour, look=SANS, anchor="middle") -> str:
     """A line of text, centred at a height."""
     return (
         f'<text x="{x:.1f}" y="{y + 5:.1f}" fill="{colour}" text-anchor="{anchor}" '
-        f"{look} {more}>{escape(words)}</text>"
+        f"{look}>{escape(words)}</text>"
     )
 
 
-def token(x, y, words, fill, colour, opacity=1.0, border="none") -> str:
+def token(x, y, words, fill, colour, opacity) -> str:
     """A word in a box, x being the left edge; its width is `width_of`."""
     width = width_of(words)
     return (
         f'<rect x="{x:.1f}" y="{y - 14:.1f}" width="{width:.1f}" height="28" rx="6" '
-        f'fill="{fill}" fill-opacity="{opacity:.2f}" stroke="{border}"/>'
+        f'fill="{fill}" fill-opacity="{opacity:.2f}" stroke="none"/>'
         f'<text x="{x + 8:.1f}" y="{y + 5:.1f}" fill="{colour}" {FONT} '
         f'textLength="{CHARACTER * len(words):.1f}">{escape(words)}</text>'
     )
@@ -79,118 +82,6 @@ def token(x, y, words, fill, colour, opacity=1.0, border="none") -> str:
 def width_of(words: str) -> float:
     """The width of a token's box."""
     return CHARACTER * len(words) + 16
-
-
-def arrow(x1, y1, x2, y2, colour, more="") -> str:
-    """A line with a head."""
-    return (
-        f'<path d="M{x1},{y1} L{x2 - 6},{y2}" stroke="{colour}" stroke-width="1.5" '
-        f'fill="none" {more}/>'
-        f'<path d="M{x2 - 7},{y2 - 4} L{x2},{y2} L{x2 - 7},{y2 + 4} Z" '
-        f'fill="{colour}"/>'
-    )
-
-
-def draw_method(page: Colours) -> Iterator[str]:
-    """Figure 2 of the ELECTRA paper: mask, generate, sample, discriminate."""
-    original = "the chef cooked the meal".split()
-    masked = ["[MASK]", "chef", "[MASK]", "the", "meal"]
-    sampled = ["the", "chef", "ate", "the", "meal"]
-    first, second, third = 60, 225, 535  # centres of the columns of tokens
-    generator, discriminator, answers = (305, 125), (615, 155), 845
-    top, step = 76, 42
-    for x, words in (
-        (first, "a text"),
-        (second, "15 % masked"),
-        (third, "words sampled"),
-        (answers, "replaced?"),
-    ):
-        yield text(x, 32, words, page.faint)
-    for row, words in enumerate(zip(original, masked, sampled, strict=True)):
-        y = top + row * step
-        is_masked, is_replaced = words[1] == "[MASK]", words[2] != words[0]
-        colour = page.generator if is_masked else page.faint
-        look = "" if is_masked else 'stroke-dasharray="2 4"'
-        yield arrow(first + 46, y, second - 45, y, colour, look)
-        yield arrow(second + 42, y, third - 38, y, colour, look)
-        yield arrow(third + 38, y, answers - 55, y, page.discriminator)
-        columns = zip((first, second, third), words, strict=True)
-        for number, (x, word) in enumerate(columns):
-            stands_out = is_masked and number == 1 or is_replaced and number == 2
-            fill = page.generator if stands_out else page.token
-            ink = page.page if stands_out else page.text
-            border = page.generator if is_masked and number == 2 else "none"
-            yield token(x - width_of(word) / 2, y, word, fill, ink, 1.0, border)
-        verdict, ink = "original", page.faint
-        if is_replaced:
-            verdict, ink = "replaced", page.generator
-        weight = 'font-weight="600"' if is_replaced else ""
-        yield text(answers, y, verdict, ink, more=weight)
-    height = 4 * step + 56
-    for (x, width), colour, title, lines in (
-        (generator, page.generator, "Generator", ("a small masked", "language model")),
-        (
-            discriminator,
-            page.discriminator,
-            "Discriminator",
-            ("ELECTRA: the", "model you keep"),
-        ),
-    ):
-        yield (
-            f'<rect x="{x}" y="{top - 28}" width="{width}" height="{height}" rx="12" '
-            f'fill="{page.page}"/><rect x="{x}" y="{top - 28}" width="{width}" '
-            f'height="{height}" rx="12" fill="{colour}" fill-opacity="0.14" '
-            f'stroke="{colour}" stroke-width="1.5"/>'
-        )
-        middle, centre = x + width / 2, top + 2 * step
-        yield text(middle, centre - 22, title, colour, more='font-weight="700"')
-        for number, line in enumerate(lines):
-            yield text(middle, centre + 4 + 20 * number, line, page.text)
-    below = top + 4 * step + 56
-    yield text(367, below, "learns from the masked tokens", page.generator)
-    yield text(692, below, "learns from every token", page.discriminator)
-
-
-def draw_files(page: Colours) -> Iterator[str]:
-    """What the commands read and write."""
-
-    def box(x, y, words):
-        return token(x - width_of(words) / 2, y, words, page.token, page.text)
-
-    text_x, data_x, run_x, top, below = 70, 405, 720, 54, 154
-    command = functools.partial(text, colour=page.discriminator, look=FONT)
-    yield box(text_x, top, "$CORPUS")
-    yield box(data_x, top, "pretrain_tfrecords/")
-    yield box(run_x, top, "models/NAME/")
-    yield box(text_x, below, "vocab.txt")
-    yield arrow(115, top, data_x - 98, top, page.discriminator)
-    yield arrow(data_x + 96, top, run_x - 68, top, page.discriminator)
-    yield (
-        f'<path d="M{text_x},{top + 16} V{below - 22} M{text_x + 52},{below} H215 '
-        f'V{top + 2}" stroke="{page.discriminator}" stroke-width="1.5" fill="none"/>'
-    )
-    yield (
-        f'<path d="M{text_x - 4},{below - 22} h8 l-4,7 Z M211,{top + 8} h8 l-4,-7 Z" '
-        f'fill="{page.discriminator}"/>'
-    )
-    yield command(212, top - 30, "build_pretraining_dataset.py")
-    yield command(576, top - 30, "run_pretraining.py")
-    yield command(text_x + 8, 104, "build_vocab.py", anchor="start")
-    for number, (name, made) in enumerate(
-        (
-            ("run_finetuning.py", "fine-tuned models in it"),
-            ("run_inference.py", "scores, predictions, report.html"),
-            ("export_model.py", "transformers, SavedModel, ONNX, ..."),
-        )
-    ):
-        y = below - 20 + 34 * number
-        yield command(470, y, name, anchor="end")
-        yield arrow(478, y, 506, y, page.discriminator)
-        yield text(514, y, made, page.text, anchor="start")
-    yield (
-        f'<path d="M{run_x},{top + 16} V{below - 46}" stroke="{page.faint}" '
-        'stroke-width="1.5" stroke-dasharray="2 4"/>'
-    )
 
 
 def draw_schedules(page: Colours) -> Iterator[str]:
@@ -313,8 +204,6 @@ def draw_curves(
 
 def save(name: str, size: tuple[int, int], title: str, draw: Callable) -> None:
     """Writes a picture for light and for dark pages."""
-    folder = ROOT / "docs" / "images"
-    folder.mkdir(exist_ok=True)
     width, height = size
     for scheme, page in PAGES.items():
         lines = [
@@ -324,7 +213,15 @@ def save(name: str, size: tuple[int, int], title: str, draw: Callable) -> None:
             *draw(page),
             "</svg>\n",
         ]
-        (folder / f"{name}_{scheme}.svg").write_text("\n".join(lines))
+        (IMAGES / f"{name}_{scheme}.svg").write_text("\n".join(lines))
+
+
+def darken(name: str) -> None:
+    """Writes the dark picture of a light one that is edited by hand."""
+    drawn = (IMAGES / f"{name}_light.svg").read_text()
+    for light, dark in zip(PAGES["light"], PAGES["dark"], strict=True):
+        drawn = drawn.replace(light, dark)
+    (IMAGES / f"{name}_dark.svg").write_text(drawn)
 
 
 if __name__ == "__main__":
@@ -334,7 +231,7 @@ if __name__ == "__main__":
         )
         save("curves", (1008, 250), "A healthy and a collapsed run", curves)
     else:
-        save("method", (905, 320), "Replaced token detection", draw_method)
-        save("files", (830, 246), "Files and commands", draw_files)
+        for name in BY_HAND:
+            darken(name)
         save("schedules", (900, 140), "Learning-rate schedules", draw_schedules)
         save("detect", (860, 280), "Replaced words, caught and missed", draw_detection)

@@ -24,8 +24,7 @@ from electra_tf.jobs import folder as job_folder
 from electra_tf.jobs import job
 from electra_tf.jobs.folder import JobFolder
 from electra_tf.jobs.job import Job, Runner
-from electra_tf.paths import shown
-from electra_tf.storage import remote
+from electra_tf.paths import shown, url_of
 from electra_tf.storage.files import atomic_write
 from electra_tf.storage.manifest import sha256
 from electra_tf.text import corpus
@@ -87,7 +86,7 @@ def build(
     directory with other contents.
     """
     _check_settings(settings, num_processes, num_shards)
-    if beam_args is not None and remote.is_remote(output_dir):
+    if beam_args is not None and url_of(output_dir):
         raise UserError(
             "--runner beam does not write to a bucket: its workers share a file system."
             "\nMount the bucket, or build elsewhere and copy the result."

@@ -51,10 +51,14 @@ class JobFolder:
             self.write(STATE, self.state)
 
     def write(self, name: str, content: dict[str, Any]) -> None:
-        """Writes a JSON file, complete or not at all; in a bucket it is the last."""
+        """Writes a JSON file, complete or not at all, and uploads what is finished."""
         path = os.path.join(self.path, name)
         atomic_write(path, json.dumps(content, indent=1) + "\n")
-        self._mirror.put(last=name)
+        self.upload()
+
+    def upload(self) -> None:
+        """Uploads what is finished to the folder's bucket, if it is in one."""
+        self._mirror.upload()
 
     def records(self, name: str, count: int) -> Iterator[dict[str, Any] | None]:
         """Yields the records of the tasks of a job; None: not finished."""

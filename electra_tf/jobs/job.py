@@ -27,7 +27,6 @@ from electra_tf.errors import UserError
 from electra_tf.jobs import beam
 from electra_tf.jobs import folder as job_folder
 from electra_tf.jobs.folder import OWN, JobFolder
-from electra_tf.storage import remote
 from electra_tf.storage.atomic_folder import sync_folder
 from electra_tf.storage.files import PARTIAL, atomic_write, cannot_write, sync_directory
 from electra_tf.storage.manifest import record_of
@@ -77,6 +76,7 @@ def run(folder: JobFolder, job: Job, runner: Runner) -> None:
             processes = min(runner.num_processes, max(len(left), 2 * bool(runner.gpus)))
             for number in _results(processes, execute, tasks, runner.gpus):
                 progress.add(number)
+                folder.upload()
         else:
             print(f"{job.name}: {len(left)} of {count} parts with Beam", flush=True)
             beam.for_each(execute, tasks, folder.path, runner.beam_args)
@@ -108,12 +108,10 @@ def _execute(
             files.append({"name": place} | record_of(Path(temporary, file)))
         path = job_folder.record_path(folder, name, number)
         atomic_write(path, json.dumps({"files": files, **facts}) + "\n")
-        places = [os.path.join(folder, file["name"]) for file in files]
-        for place in places:
+        for file in files:
+            place = os.path.join(folder, file["name"])
             os.replace(os.path.join(temporary, os.path.basename(place)), place)
         sync_directory(folder)
-        made = [os.path.relpath(place, folder) for place in [*places, path]]
-        remote.put(folder, made)
     except OSError as e:
         raise cannot_write(folder, e) from None
     finally:

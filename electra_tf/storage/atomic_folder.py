@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from electra_tf.errors import EXIT_CANNOT_WRITE, UserError
+from electra_tf.paths import url_of
 from electra_tf.storage import remote
-from electra_tf.storage.files import PARTIAL, cannot_write, sync_directory
-from electra_tf.storage.manifest import MANIFEST
+from electra_tf.storage.files import PARTIAL, cannot_write, names_below, sync_directory
 
 
 def check_free(output_dir: str | os.PathLike) -> None:
@@ -31,7 +31,7 @@ def check_free(output_dir: str | os.PathLike) -> None:
             "Give a new or empty --output-dir.",
             EXIT_CANNOT_WRITE,
         )
-    if remote.is_remote(path):
+    if url_of(path):
         remote.check_writable(path)
         shutil.rmtree(path, ignore_errors=True)  # an outdated copy
 
@@ -81,7 +81,7 @@ def atomic_folders(output_dirs: Sequence[str | os.PathLike]) -> Iterator[list[Pa
             undo.pop_all()
         for final in finals:
             sync_directory(final.parent)
-            remote.put_folder(final, last=MANIFEST)
+            remote.put(final, names_below(final))
     except OSError as error:
         raise cannot_write(os.path.commonpath(finals), error) from error
     finally:

@@ -38,7 +38,7 @@ class ByteRanges:
     def __init__(self, paths: Sequence[str]):
         self.paths = list(paths)
         self.stats = remote.stats_of(self.paths)
-        self.is_remote = all(map(remote.is_remote, self.paths))
+        self.is_remote = all(map(url_of, self.paths))
         self._copied: set[int] = set()  # numbers of files that are in the cache
 
     def copy(self) -> None:

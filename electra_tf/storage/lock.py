@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_LOCKED, UserError
-from electra_tf.paths import shown
+from electra_tf.paths import shown, url_of
 from electra_tf.storage import remote
 from electra_tf.storage.files import cannot_write, flock, open_own
 
@@ -86,7 +86,7 @@ class Lock:
                 "since": datetime.datetime.now().isoformat(timespec="seconds"),
                 "id": uuid.uuid4().hex,
             }
-            if remote.is_remote(folder):
+            if url_of(folder):
                 bucket = _BucketLock(folder, holder, previous.get("id"))
                 if not bucket.acquire():
                     raise self._in_use(bucket.last()[1])

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_LOCKED, UserError
+from electra_tf.paths import url_of
 from electra_tf.storage import remote
 from electra_tf.storage.files import PARTIAL, names_below
 from electra_tf.storage.lock import Lock, is_of_lock
@@ -53,7 +54,7 @@ def bring_model(path: str | os.PathLike) -> None:
     Raises `UserError` (2) when the store cannot be reached.
     """
     path = os.fspath(path).rstrip("/")
-    if remote.is_remote(path):
+    if url_of(path):
         _bring_model(path)
 
 
@@ -149,7 +150,7 @@ class Mirror:
         self._directory = os.fspath(directory)
         self._lock = Lock(directory, flag) if writes else None
         self._keep, self._log, self._is_removed = keep, log, False
-        names = _FOLDERS if remote.is_remote(directory) else ()
+        names = _FOLDERS if url_of(directory) else ()
         self._folders = [os.path.join(directory, name) for name in names]
         self._stack = contextlib.ExitStack()
 
@@ -176,10 +177,6 @@ class Mirror:
         """Raises `UserError` (75) when the lock was lost: others may write now."""
         if self._lock:
             self._lock.check()
-
-    def put(self, last: str) -> None:
-        """Uploads all files that have changed, `last` at the end."""
-        remote.put_folder(self._directory, last)
 
     def discard(self, names: Iterable[str]) -> None:
         """Removes files, in a bucket as well, one after the other."""
@@ -224,7 +221,7 @@ class Mirror:
     def _upload(self, folder: str) -> None:
         names = [name for name in names_below(folder) if _is_ours(name)]
         steps = complete_steps(names)
-        # Training writes on meanwhile, to metrics and events.
+        # Others write on meanwhile, to metrics and events.
         others = [n for n in names if n != POINTER and _step_of(n) not in steps]
         remote.put(folder, others, may_grow=True)
         there = set(remote.listing(folder))
@@ -265,7 +262,7 @@ class Outputs:
 
     def __init__(self, folder: str | os.PathLike, prefix: str):
         self._folder, self._prefix = os.fspath(folder) or ".", prefix
-        self._is_remote = remote.is_remote(self._folder)
+        self._is_remote = url_of(self._folder) is not None
 
     def __enter__(self) -> Outputs:
         remote.check_writable(self._folder)

@@ -22,14 +22,8 @@ from typing import Any
 
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_CONFIG, UserError, reason_of
 from electra_tf.paths import cache_root, globs_in, url_of
-from electra_tf.storage.files import (
-    PARTIAL,
-    atomic_write,
-    flock,
-    names_below,
-    open_own,
-    replacing,
-)
+from electra_tf.storage.files import PARTIAL, atomic_write, flock, open_own, replacing
+from electra_tf.storage.manifest import MANIFEST
 
 # s3fs retries by itself. A cached listing would hide what others write.
 _BOTO = {
@@ -44,11 +38,6 @@ _OPTIONS = {
 }
 _THREADS = 8  # files that move at a time
 _LOCAL_ONLY = ("run.lock",)  # of a copy's writer; never in the bucket
-
-
-def is_remote(path: str | os.PathLike) -> bool:
-    """Whether a path is in the cache of copies."""
-    return os.fspath(path).startswith(cache_root() + os.sep)
 
 
 def open_store(path: str | os.PathLike) -> tuple[Any, str]:
@@ -139,7 +128,7 @@ def names_in(folder: str | os.PathLike) -> list[str]:
 
 def sizes_in(folder: str | os.PathLike) -> dict[str, int]:
     """Name -> bytes of what is in a folder; in a bucket of all objects below it."""
-    if is_remote(folder):
+    if url_of(folder):
         return {name: facts["size"] for name, facts in listing(folder).items()}
     names = os.listdir(folder) if os.path.isdir(folder) else []
     places = {name: os.path.join(folder, name) for name in names}
@@ -151,7 +140,7 @@ def expand(globs: str) -> list[str]:
     """The files that a comma-separated list of globs names, sorted; none is fetched."""
     paths = set()
     for part in globs_in(globs):
-        if is_remote(part):
+        if url_of(part):
             missing = contextlib.suppress(FileNotFoundError)
             with opened(part) as (store, pattern), missing:
                 place = part.removesuffix(pattern)
@@ -167,11 +156,11 @@ def expand(globs: str) -> list[str]:
 def stats_of(paths: Sequence[str]) -> list[tuple[int, int]]:
     """(bytes, time of change in ns) of files; 0 for the time of those in buckets."""
     found = {}
-    for folder in {os.path.dirname(path) for path in paths if is_remote(path)}:
+    for folder in {os.path.dirname(path) for path in paths if url_of(path)}:
         for name, facts in listing(folder).items():
             found[os.path.join(folder, name)] = facts["size"], 0
     for path in paths:
-        if not is_remote(path):
+        if not url_of(path):
             stat = os.stat(path)
             found[path] = stat.st_size, stat.st_mtime_ns
     return [found[path] for path in paths]
@@ -186,7 +175,7 @@ def fetch(path: str | os.PathLike) -> str:
     Raises `UserError` (2) when the store cannot be reached.
     """
     path = os.fspath(path)
-    if is_remote(path):
+    if url_of(path):
         bring(path)
     return path
 
@@ -322,14 +311,14 @@ def _bring(path: str, name: str, facts: dict[str, Any], state: dict) -> None:
 
 def put(
     path: str | os.PathLike,
-    names: Sequence[str] = ("",),
+    names: Iterable[str],
     all_of_them: bool = False,
     may_grow: bool = False,
 ) -> None:
     """Uploads copies to their bucket, one after the other; a no-op for local paths.
 
-    Those that have not changed since their upload or download are left out, unless
-    `all_of_them`.
+    Manifests of folders come last. Files that have not changed since their upload or
+    download are left out, unless `all_of_them`.
 
     Args:
       may_grow: whether another thread may append to them meanwhile; their present
@@ -338,10 +327,10 @@ def put(
     Raises `UserError` (73).
     """
     path = os.fspath(path)
-    if not is_remote(path):
+    if not url_of(path):
         return
     with _state_of(path) as state:
-        for name in names:
+        for name in sorted(names, key=lambda n: os.path.basename(n) == MANIFEST):
             place = _place_of(path, name)
             stat = os.stat(place)
             if state.get(name, [0])[-1] == stat.st_mtime_ns and not all_of_them:
@@ -359,17 +348,6 @@ def put(
                 state[name] = [facts["size"], version_of(facts), stat.st_mtime_ns]
 
 
-def put_folder(path: str | os.PathLike, last: str = "") -> None:
-    """Uploads all files below a folder, those named `last` at the end.
-
-    Raises `UserError` (73).
-    """
-    if is_remote(path):
-        names = [n for n in names_below(path) if not n.startswith(_LOCAL_ONLY)]
-        names.sort(key=lambda name: (os.path.basename(name) == last, name))
-        put(path, names)
-
-
 def has_changed(path: str, name: str) -> bool:
     """Whether a copy has changed since its upload or download."""
     with _state_of(path) as state:
@@ -378,7 +356,7 @@ def has_changed(path: str, name: str) -> bool:
 
 def remove(path: str | os.PathLike, names: Iterable[str]) -> None:
     """Removes objects below a path, one after the other; a no-op for local paths."""
-    if not is_remote(path):
+    if not url_of(path):
         return
     with opened(path, writes=True) as (store, key):
         for name in names:
@@ -388,7 +366,7 @@ def remove(path: str | os.PathLike, names: Iterable[str]) -> None:
 
 def check_writable(path: str | os.PathLike) -> None:
     """Raises `UserError` (73) for a place in a bucket that cannot be written to."""
-    if is_remote(path):
+    if url_of(path):
         with opened(path, writes=True) as (store, key):
             name = os.path.join(key, f".try{PARTIAL}")
             store.pipe_file(name, b"")

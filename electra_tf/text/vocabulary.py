@@ -111,7 +111,7 @@ class Vocabulary:
     @classmethod
     def load_if_there(cls, path: str | os.PathLike) -> Vocabulary | None:
         """As `load`; None if the file does not exist."""
-        return cls.load(path) if os.path.isfile(fetch_once(os.fspath(path))) else None
+        return None if _read_if_there(path) is None else cls.load(path)
 
     def __repr__(self) -> str:
         return f"Vocabulary({len(self.tokens):,} tokens, {self.path!r})"
@@ -228,11 +228,19 @@ def _read_tokens(path: str) -> list[str]:
 
 def read_file(what: str, path: str) -> bytes:
     """The content of a file of tokens or words."""
+    if (data := _read_if_there(path)) is None:
+        raise UserError(f"cannot read the {what} {path}: it does not exist.")
+    return data
+
+
+def _read_if_there(path: str | os.PathLike) -> bytes | None:
     try:
-        with open(fetch_once(path), "rb") as f:
+        with open(fetch_once(os.fspath(path)), "rb") as f:
             return f.read()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     except OSError as e:
-        raise UserError(f"cannot read the {what} {path}: {e.strerror}.") from None
+        raise UserError(f"cannot read {path}: {e.strerror}.") from None
 
 
 def lines_in(path: str, data: bytes) -> list[str]:
@@ -310,19 +318,18 @@ def read_settings(vocab: Vocabulary | str | os.PathLike) -> TokenizerConfig | No
     if not isinstance(vocab, Vocabulary):
         if (vocab := Vocabulary.load_if_there(vocab)) is None:
             return None
-    path = fetch_once(settings_path(vocab.path))
-    if not os.path.exists(path):
+    path = settings_path(vocab.path)
+    if (data := _read_if_there(path)) is None:
         return settings_in_file(vocab.path)
     try:
-        with open(path, encoding="utf-8") as f:
-            settings = json.load(f)
+        settings = json.loads(data)
         lower = settings.get("do_lower_case", True)
         config = TokenizerConfig(lower, settings.get("strip_accents", lower))
         if not all(isinstance(value, bool) for value in config):
             raise ValueError("do_lower_case and strip_accents are true or false")
         if not settings.keys() & {*config._fields}:
             raise ValueError("neither do_lower_case nor strip_accents is in it")
-    except (OSError, *JSON_ERRORS) as e:
+    except JSON_ERRORS as e:
         raise UserError(
             f"{path}: not readable as tokenizer settings ({e}).\nFix it, or give "
             "--do-lower-case and --strip-accents without it."
@@ -554,11 +561,6 @@ def check_added_tokens(tokens: Iterable[Any], path: str | os.PathLike) -> None:
 
 def settings_in_file(path: str | os.PathLike) -> TokenizerConfig | None:
     """The settings in a vocabulary's own file; None unless it is a tokenizer.json."""
-    try:
-        with open(path, "rb") as f:
-            data = f.read()
-    except OSError:
-        return None
-    if not data.lstrip().startswith(b"{"):
-        return None
-    return config_of_json(json.loads(data), path)
+    data = _read_if_there(path) or b""
+    is_json = data.lstrip().startswith(b"{")
+    return config_of_json(json.loads(data), path) if is_json else None

@@ -20,6 +20,7 @@ from electra_tf.errors import UserError
 from electra_tf.jobs import folder as job_folder
 from electra_tf.jobs import job
 from electra_tf.jobs.job import Runner
+from electra_tf.paths import url_of
 from electra_tf.storage import lock, remote
 from electra_tf.storage.lock import Lock
 from tests.helpers import letters, memory_bucket
@@ -117,7 +118,7 @@ def test_parts_that_are_lost_or_damaged_are_made_again(folder, capfd):
 
     refused(lambda: letters.build(folder, work=fail_at_3), "a mistake")
     assert not list(Path(folder, ".job").glob("*.partial"))
-    if remote.is_remote(folder):
+    if url_of(folder):
         remote.remove(folder, ["0.txt"])
     else:
         os.unlink(os.path.join(folder, "0.txt"))
@@ -129,7 +130,7 @@ def test_parts_that_are_lost_or_damaged_are_made_again(folder, capfd):
         return letters.write(task, place)
 
     letters.build(folder, work=counted)
-    lost = [0] if remote.is_remote(folder) else [0, 1]
+    lost = [0] if url_of(folder) else [0, 1]
     assert made == [*lost, 3, 4]
     assert f"write: {5 - len(made)} of 5 parts exist." in capfd.readouterr().err
     put(folder, "2.txt", "short")
@@ -176,7 +177,7 @@ def test_a_second_start_touches_nothing(folder, tmp_path, monkeypatch):
         put(folder, ".part-of-the-first", "")
         check_is_refused(folder, 75, "another --output-dir")
         assert Path(folder, ".part-of-the-first").exists()
-        if remote.is_remote(folder):  # from another machine
+        if url_of(folder):  # from another machine
             with monkeypatch.context() as patch:
                 patch.setenv("ELECTRA_TF_CACHE", str(tmp_path / "another"))
                 # The first is refreshed every 10 seconds.
