@@ -83,10 +83,9 @@ def from_openwebtext() -> Callable[[list[str]], None]:
 
 def _define_build() -> Callable[..., None]:
     """Defines the flags of both commands; returns a function that builds."""
-    flags.DEFINE_integer("max_seq_length", 128, "Tokens of an example.")
-    flags.DEFINE_integer(
-        "num_processes", 1, "Number of processes. Does not change the result."
-    )
+    flags.DEFINE_integer("max_seq_length", 128, "Tokens of an example.", lower_bound=8)
+    processes = "Number of processes. Does not change the result."
+    flags.DEFINE_integer("num_processes", 1, processes, lower_bound=1)
     default = "Default: that of the vocabulary, else true."
     cli.define_pair(
         "do_lower_case", "no_lower_case", None, f"Lower-case the text. {default}"
@@ -101,9 +100,8 @@ def _define_build() -> Callable[..., None]:
         "does not fit continues in the next example.",
     )
     flags.DEFINE_integer("seed", 42, "Seed of all random choices.")
-    flags.DEFINE_integer(
-        "num_out_files", None, "Number of shards. Default: one for 4 to 64 MB."
-    )
+    number = "Number of shards. Default: one for 4 to 64 MB."
+    flags.DEFINE_integer("num_out_files", None, number, lower_bound=1)
     shared_flags.define_runner()
 
     def build(

@@ -20,10 +20,8 @@ import electra_tf
 from electra_tf.data import record_index
 from electra_tf.data.record_making import PACKINGS, BuildSettings, Counts, RecordMaker
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.jobs import folder as job_folder
 from electra_tf.jobs import job
-from electra_tf.jobs.folder import JobFolder
-from electra_tf.jobs.job import Job, Runner
+from electra_tf.jobs.job import Job, JobFolder, Runner
 from electra_tf.paths import shown, url_of
 from electra_tf.storage.files import atomic_write
 from electra_tf.storage.manifest import sha256
@@ -38,7 +36,6 @@ _SHARD_BYTES, _SMALL_SHARD_BYTES, _SMALL_SHARDS = 64e6, 4e6, 16
 _COMPRESSED_RATIO = 3.5  # bytes of text per byte of a compressed file, roughly
 
 _NAME = "build"
-_MIN_SEQ_LENGTH = 8
 _MAX_NAMES = 1000  # of files, in the manifest
 _MOST_USED = 0.9  # of the tokens; below it another packing is named
 _MUCH_UNKNOWN = 0.05  # of the tokens of a data set, for a warning
@@ -85,7 +82,6 @@ def build(
     Raises `UserError` for invalid settings, failed reads and writes, and an output
     directory with other contents.
     """
-    _check_settings(settings, num_processes, num_shards)
     if beam_args is not None and url_of(output_dir):
         raise UserError(
             "--runner beam does not write to a bucket: its workers share a file system."
@@ -93,7 +89,7 @@ def build(
         )
     vocab = Vocabulary.load(settings.vocab_file)
     identity = _identity(text, settings, vocab, num_shards)
-    with job_folder.opened(output_dir, identity) as folder:
+    with job.opened(output_dir, identity) as folder:
         if folder.is_finished:
             message = f"{output_dir} is complete already: {_summary(folder.state)}"
             print(shown(message), flush=True)
@@ -122,18 +118,6 @@ def build(
 
 def _size(units: Iterable[Unit]) -> int:
     return sum(unit.weight for unit in units)
-
-
-def _check_settings(
-    settings: BuildSettings, num_processes: int, num_shards: int | None
-) -> None:
-    for flag, value, least in (
-        ("--max-seq-length", settings.max_seq_length, _MIN_SEQ_LENGTH),
-        ("--num-processes", num_processes, 1),
-        ("--num-out-files", num_shards, 1),
-    ):
-        if value is not None and value < least:
-            raise UserError(f"{flag} {value}: give at least {least}.")
 
 
 def _identity(

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 import electra_tf
 from electra_tf.errors import UserError
-from electra_tf.jobs import folder as job_folder
 from electra_tf.jobs import job
 from electra_tf.jobs.job import Job, Runner
 from electra_tf.text import corpus, unicode_classes, units
@@ -79,7 +78,7 @@ def count(
     settings = {"corpus": text.facts(), "counted": [config, reading]}
     digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()
     path = f"{output}.{digest:.8}.counts"
-    with job_folder.opened(path, {"sha256": digest}, flag="--output-file") as folder:
+    with job.opened(path, {"sha256": digest}, flag="--output-file") as folder:
         folder.begin()
         parts = units.portions(text.units)
         sizes = [sum(unit.weight for unit in part) for part in parts]
@@ -87,7 +86,7 @@ def count(
         tasks = [*enumerate(parts)]
         job.run(folder, Job("count_words", work, tasks, sizes), runner)
         total = total_of(
-            _read_counts(os.path.join(path, job_folder.OWN, _counts_file(number)))
+            _read_counts(os.path.join(path, job.OWN, _counts_file(number)))
             for number in range(len(parts))
         )
         folder.discard("count_words", len(parts))

@@ -31,10 +31,8 @@ from electra_tf.finetune import inputs
 from electra_tf.inference import detection, prediction, scoring
 from electra_tf.inference.model import Model
 from electra_tf.inference.scoring import chunks
-from electra_tf.jobs import folder as job_folder
 from electra_tf.jobs import job
-from electra_tf.jobs.folder import JobFolder
-from electra_tf.jobs.job import Runner
+from electra_tf.jobs.job import JobFolder, Runner
 from electra_tf.storage.manifest import MANIFEST, installed_versions, read_json, sha256
 from electra_tf.text import corpus, units
 from electra_tf.text.records import json_line
@@ -119,7 +117,7 @@ def run(
     }
     plan = Plan(folder, load, len(shards), settings)
     _models[json.dumps(settings)] = model
-    with job_folder.opened(folder, settings) as opened:
+    with job.opened(folder, settings) as opened:
         if opened.is_finished:
             summary = _summary(opened.state)
             print(f"{folder} is complete already: {summary}", flush=True)
@@ -135,7 +133,7 @@ def run(
 
 def _resumed(folder: str, options: dict[str, Any]) -> dict[str, Any]:
     """The options, with the checkpoint of the unfinished run in the folder, if any."""
-    state = Path(folder, job_folder.STATE)
+    state = Path(folder, job.STATE)
     if not state.exists() or Path(folder, MANIFEST).exists():
         return options
     settings = read_json(state).get("settings", {})

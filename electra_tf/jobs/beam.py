@@ -16,7 +16,6 @@ import os
 import queue
 import shlex
 import threading
-import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,7 +27,6 @@ from electra_tf.errors import (
     as_text,
     as_user_error,
 )
-from electra_tf.jobs.folder import OWN
 from electra_tf.storage.files import atomic_write
 
 # Beam's own engine, in this process or in several of this machine. Its default, and
@@ -36,7 +34,7 @@ from electra_tf.storage.files import atomic_write
 _LOCAL_RUNNER = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 _LOCAL_NAMES = (None, "DirectRunner", "FnApiRunner", "BundleBasedDirectRunner")
 
-_ERROR_FILE = os.path.join(OWN, "error.json")
+_KEPT = "What is finished is kept: run the command again to resume."
 
 # A worker may run several bundles in threads. In Python one at a time is as fast and
 # takes less memory.
@@ -46,18 +44,18 @@ _one_at_a_time = threading.Lock()
 def for_each(
     function: Callable[[str], Any],
     tasks: Sequence[str],
-    folder: str,
+    error_path: str,
     beam_args: str = "",
 ) -> None:
     """Calls `function(task)` for every task, at least once, in Beam's workers.
 
     Args:
       function: of a module that workers can import, or a partial of one.
-      folder: all workers see it; relative paths are from the same place for all.
+      error_path: of a file that all workers see, for the first error.
       beam_args: Beam's options, as on a command line; without --runner, Beam's own
         engine in this process.
 
-    Raises the first `UserError` of a call; a `UserError` for what prevents the run.
+    Raises the first `UserError` of a call, or what the runner raised.
     """
     logging.disable(logging.WARNING)  # of optional parts that are not needed here
     try:
@@ -65,12 +63,11 @@ def for_each(
             import apache_beam as beam
     finally:
         logging.disable(logging.NOTSET)
-    folder = os.path.abspath(folder)
-    error_path = os.path.join(folder, _ERROR_FILE)
+    error_path = os.path.abspath(error_path)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(error_path)
     runner, options = _options(beam_args)
-    call = functools.partial(_call, folder, os.getcwd(), function)
+    call = functools.partial(_call, error_path, os.getcwd(), function)
 
     def run() -> None:
         pipeline = beam.Pipeline(runner=runner, options=options)
@@ -90,7 +87,8 @@ def for_each(
         os.unlink(error_path)
         raise UserError(*stored)
     if problem:
-        raise as_user_error(problem) or _failed(problem, folder)
+        problem.add_note(_KEPT)
+        raise as_user_error(problem) or problem
 
 
 def _watched(run: Callable[[], None]) -> Exception | None:
@@ -108,8 +106,7 @@ def _watched(run: Callable[[], None]) -> Exception | None:
         ended.put(None)
 
     lost = UserError(
-        "a worker of Beam was killed or lost, perhaps for want of memory.\n"
-        "What is finished is kept: run the command again to resume.",
+        f"a worker of Beam was killed or lost, perhaps for want of memory.\n{_KEPT}",
         EXIT_PEER_LOST,
     )
     before, threading.excepthook = threading.excepthook, lambda _: ended.put(lost)
@@ -140,13 +137,12 @@ def _options(beam_args: str) -> tuple[str, Any]:
 
 
 def _call(
-    folder: str, directory: str, function: Callable[[str], Any], task: str
+    error_path: str, directory: str, function: Callable[[str], Any], task: str
 ) -> None:
     """Calls the function in a worker; stores its `UserError` for the caller.
 
     If it were raised, it would be tried again, to no avail.
     """
-    error_path = os.path.join(folder, _ERROR_FILE)
     with _one_at_a_time:
         if os.path.exists(error_path):
             return  # Another task has failed: the run is over.
@@ -159,16 +155,3 @@ def _call(
                 atomic_write(error_path, json.dumps([str(e), e.exit_code]))
             except UserError:
                 raise RuntimeError(as_text(e)) from None
-
-
-def _failed(error: Exception, folder: str) -> UserError:
-    """The error for a run that ended, in three lines; all of it is in a file."""
-    reason = str(error).strip().rpartition("\n")[2].strip()
-    path = f"{folder}.beam_traceback.txt"
-    with contextlib.suppress(UserError):
-        atomic_write(path, "".join(traceback.format_exception(error)))
-    return UserError(
-        f"the Beam runner failed: {type(error).__name__}: {reason:.300}\nWhat is "
-        "finished is kept: run the command again to resume, or see docs/scale.md.\n"
-        f"The traceback is in {path}."
-    )

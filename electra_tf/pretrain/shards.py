@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from electra_tf.config.pretraining import Phase, PretrainingConfig
 from electra_tf.data import record_index
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.jobs.folder import STATE
+from electra_tf.jobs.job import STATE
 from electra_tf.paths import escape, globs_in, joined
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 

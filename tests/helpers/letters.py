@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 from electra_tf import cli
-from electra_tf.jobs import folder as job_folder
 from electra_tf.jobs import job
 from electra_tf.jobs.job import Job, Runner
 
@@ -31,7 +30,7 @@ def sleep(task, folder):
 
 def build(path, runner=Runner(), work=write, settings=SETTINGS, tasks=TASKS):  # noqa: B008
     """Name -> content of what the job made."""
-    with job_folder.opened(str(path), settings) as folder:
+    with job.opened(str(path), settings) as folder:
         if not folder.is_finished:
             folder.begin()
             sizes = [1] * len(tasks)

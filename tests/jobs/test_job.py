@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 
 from electra_tf.errors import UserError
-from electra_tf.jobs import folder as job_folder
 from electra_tf.jobs import job
 from electra_tf.jobs.job import Runner
 from electra_tf.paths import url_of
@@ -148,7 +147,7 @@ def test_work_that_is_repeated_changes_nothing(tmp_path, whole):
         execute(letters.write)  # by another worker, meanwhile
         return facts
 
-    with job_folder.opened(str(tmp_path / "out"), letters.SETTINGS) as folder:
+    with job.opened(str(tmp_path / "out"), letters.SETTINGS) as folder:
         folder.begin()
     for numbered in enumerate(letters.TASKS):
         task = json.dumps(numbered)
@@ -172,7 +171,7 @@ def test_other_folders_and_settings_are_refused(folder, tmp_path):
 
 
 def test_a_second_start_touches_nothing(folder, tmp_path, monkeypatch):
-    with job_folder.opened(folder, letters.SETTINGS) as first:
+    with job.opened(folder, letters.SETTINGS) as first:
         first.begin()
         put(folder, ".part-of-the-first", "")
         check_is_refused(folder, 75, "another --output-dir")
