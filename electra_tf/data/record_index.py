@@ -22,10 +22,9 @@ import numpy as np
 from electra_tf.data import tfrecord
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.storage import remote
-from electra_tf.storage.byte_ranges import ByteRanges
 from electra_tf.storage.files import atomic_write
 from electra_tf.storage.manifest import MANIFEST, read_json
-from electra_tf.storage.remote import expand
+from electra_tf.storage.remote import ByteRanges, expand
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 
 _INDEX_MAGIC = 0x31584449_41525445  # "ETRAIDX1"

@@ -9,7 +9,7 @@ import pytest
 from electra_tf import paths
 from electra_tf.errors import UserError
 from electra_tf.storage import remote
-from electra_tf.storage.byte_ranges import read_ranges
+from electra_tf.storage.remote import read_ranges
 from tests.helpers import memory_bucket
 from tests.helpers.memory_bucket import place
 

@@ -11,8 +11,8 @@ from electra_tf import paths
 from electra_tf.errors import UserError
 from electra_tf.storage import remote
 from electra_tf.storage.atomic_folder import check_free
-from electra_tf.storage.byte_ranges import read_ranges
 from electra_tf.storage.mirror import Mirror
+from electra_tf.storage.remote import read_ranges
 from tests.helpers import memory_bucket
 from tests.helpers.object_store import object_store
 
