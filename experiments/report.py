@@ -217,7 +217,7 @@ def picture(
     size = (1 + 4.5 * columns, 0.6 + 3.6 * math.ceil(count / columns))
     figure = new_figure(size)
     figure.suptitle(comparison.title, fontsize=12)
-    has_lines = comparison.x_label and _are_apart(rows)
+    has_lines = bool(comparison.x_label)
     draw = _draw_lines if has_lines else _draw_points
     for number, (name, metric) in enumerate(measures.items(), start=1):
         axes = figure.add_subplot(math.ceil(count / columns), columns, number)
@@ -248,12 +248,6 @@ def _place(row: Row) -> float:
     return row.flops if row.variant.x is None else row.variant.x
 
 
-def _are_apart(rows: Sequence[Row]) -> bool:
-    places = [_place(row) for row in rows if row.variant != RANDOM]
-    # Steps are whole, so that equal budgets differ a little.
-    return bool(places) and max(places) > 1.05 * min(places)
-
-
 def _draw_lines(axes, rows: Sequence[Row], measure: str) -> None:
     lines: dict[str, list[Row]] = {}
     for row in rows:
@@ -270,14 +264,4 @@ def _draw_lines(axes, rows: Sequence[Row], measure: str) -> None:
         style = {"color": colour, "marker": "o", "capsize": 3, "label": line}
         axes.errorbar(places, means, errors, **style)
     if all(row.variant.x is None for row in rows):
-        _scale_by_doubling(axes, [row.flops for row in rows if row.flops])
-
-
-def _scale_by_doubling(axes, flops: Sequence[float]) -> None:
-    """A logarithmic axis with a tick at each budget: most of them are small ones."""
-    axes.set_xscale("log")
-    axes.minorticks_off()
-    # Budgets that differ by rounding to whole steps are one.
-    powers = {f"{value:.1e}": value for value in sorted(flops)}
-    ticks = {f"${t[:3]}\\cdot10^{{{int(t[4:])}}}$": v for t, v in powers.items()}
-    axes.set_xticks(list(ticks.values()), list(ticks), fontsize=8)
+        axes.set_xscale("log")

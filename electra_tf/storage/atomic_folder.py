@@ -55,8 +55,8 @@ def atomic_folders(output_dirs: Sequence[str | os.PathLike]) -> Iterator[list[Pa
     """Temporary folders that become `output_dirs` when the block ends well.
 
     Until then each lies beside its place, as `.<name>.<letters>.partial`. All are
-    synced before the first is renamed; if one cannot be, those before it go as well. In
-    a bucket one follows the other, and in each the manifest comes last.
+    synced before the first is renamed. In a bucket one follows the other, and in each
+    the manifest comes last.
 
     Raises `UserError` (73) if a directory is in use or cannot be written.
     """
@@ -74,11 +74,8 @@ def atomic_folders(output_dirs: Sequence[str | os.PathLike]) -> Iterator[list[Pa
             sync_folder(folder)
         for final in finals:
             check_free(final)  # Another export may have been faster.
-        with contextlib.ExitStack() as undo:
-            for folder, final in zip(folders, finals, strict=True):
-                os.replace(folder, final)
-                undo.callback(os.replace, final, folder)
-            undo.pop_all()
+        for folder, final in zip(folders, finals, strict=True):
+            os.replace(folder, final)
         for final in finals:
             sync_directory(final.parent)
             remote.put(final, names_below(final))

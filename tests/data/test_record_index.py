@@ -4,16 +4,14 @@
 import os
 import shutil
 
-import fsspec
 import numpy as np
 import pytest
 
-from electra_tf import paths
 from electra_tf.data import record_index, tfrecord
 from electra_tf.data.record_index import RecordIndex
 from electra_tf.errors import UserError
-from electra_tf.storage import remote
 from electra_tf.text.vocabulary import Vocabulary
+from tests.helpers import memory_bucket
 from tests.helpers.building import VOCAB, examples_in, succeed, write_corpus
 
 
@@ -75,10 +73,7 @@ def test_changed_shards(shards):
 @pytest.fixture
 def memory(shards, tmp_path, monkeypatch):
     """A file system with the same shards in a bucket, without an index."""
-    monkeypatch.setenv("ELECTRA_TF_CACHE", str(tmp_path / "cache"))
-    remote.fetch_once.cache_clear()
-    memory = fsspec.filesystem("memory")
-    memory.store.clear()
+    memory = memory_bucket.empty(tmp_path, monkeypatch)
     for path in shards:
         memory.put_file(path, f"bucket/{os.path.basename(path)}")
     return memory
@@ -86,7 +81,7 @@ def memory(shards, tmp_path, monkeypatch):
 
 @pytest.fixture
 def in_bucket(memory):
-    return [paths.local_of(f"memory://bucket/data-{i}") for i in range(2)]
+    return [memory_bucket.place(f"data-{i}") for i in range(2)]
 
 
 def test_ranges_of_shards_in_buckets_are_read(shards, memory, in_bucket, no_scan):

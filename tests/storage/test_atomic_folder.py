@@ -52,24 +52,6 @@ def test_folders_appear_together_or_not_at_all(tmp_path):
     assert not list(tmp_path.glob("*/.*"))
 
 
-def test_no_folder_stays_if_a_later_one_cannot_be_renamed(tmp_path, monkeypatch):
-    outputs = [tmp_path / name / "1" for name in "abc"]
-    replace = os.replace
-
-    def fail(source, target):
-        if target == outputs[1]:
-            raise OSError(28, "No space left")
-        replace(source, target)
-
-    with monkeypatch.context() as patch, pytest.raises(UserError, match="No space"):
-        with atomic_folders(outputs) as folders:
-            for folder in folders:
-                (folder / "file").touch()
-            patch.setattr(os, "replace", fail)
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert not list(tmp_path.glob("*/*"))
-
-
 def test_a_folder_and_its_manifest(tmp_path):
     output = write(tmp_path / "made" / "out")
     assert [p.name for p in output.parent.iterdir()] == ["out"]

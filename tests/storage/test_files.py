@@ -72,12 +72,3 @@ def test_output_that_cannot_be_written(tmp_path):
         with pytest.raises(FileNotFoundError), line_writer(place):
             open(tmp_path / "weights")
     assert os.listdir(tmp_path) == ["file"]
-
-
-def test_the_last_of_two_writers_wins(tmp_path):
-    path = tmp_path / "out"
-    with line_writer(path) as write_line:
-        write_line("a")
-        write(path, "b")
-        assert path.read_text() == "b\n"
-    assert path.read_text() == "a\n" and os.listdir(tmp_path) == ["out"]
