@@ -94,8 +94,7 @@ class Vocabulary:
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
             self.ids[token] for token in (PAD, UNK, CLS, SEP, MASK)
         )
-        text = "".join(f"{token}\n" for token in self.tokens)
-        self.sha256 = hashlib.sha256(text.encode()).hexdigest()
+        self.sha256 = hashlib.sha256(_text_of(self.tokens).encode()).hexdigest()
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> Vocabulary:
@@ -212,6 +211,10 @@ class Vocabulary:
             )
 
 
+def _text_of(tokens: Iterable[str]) -> str:
+    return "".join(f"{token}\n" for token in tokens)
+
+
 def is_too_long(token: str) -> bool:
     """Whether a token is too long for a SavedModel with a tokenizer."""
     return len(token.removeprefix("##").encode()) > _MAX_TOKEN_BYTES
@@ -222,6 +225,10 @@ def _read_tokens(path: str) -> list[str]:
     data = read_file("vocabulary", path)
     if data.lstrip().startswith(b"{"):
         return _tokens_of_json(path, data)
+    return _tokens_of_text(path, data)
+
+
+def _tokens_of_text(path: str, data: bytes) -> list[str]:
     # A blank line, such as U+2028, keeps its id, which no text gets.
     return [line.strip() or line.removesuffix("\r") for line in lines_in(path, data)]
 
@@ -274,11 +281,8 @@ def _tokens_of_json(path: str, data: bytes) -> list[str]:
             raise ValueError("another model than WordPiece")
         if [ids[token] for token in tokens] != list(range(len(tokens))):
             raise ValueError("ids with gaps")
-        "".join(tokens).encode()  # Half a pair of surrogates cannot be encoded.
-        if any(t.strip() not in ("", t) or {*"\r\n"} & {*t} for t in tokens):
-            raise ValueError("a token that has line ends, or blanks around it")
-        if not tokens[-1].strip():
-            raise ValueError("the last token is blank")
+        if _tokens_of_text(path, _text_of(tokens).encode()) != tokens:
+            raise ValueError("a token that is not the same on a line of vocab.txt")
     except JSON_ERRORS as e:
         raise UserError(
             f"{path} is not a tokenizer.json with a WordPiece vocabulary ({e}).\n"
@@ -418,7 +422,7 @@ def recorded_settings(
 def write_tokens(path: str | os.PathLike, tokens: Sequence[str]) -> Vocabulary:
     """Writes tokens as a vocabulary file, atomically, and returns the vocabulary."""
     vocab = Vocabulary(tokens, os.fspath(path))
-    atomic_write(vocab.path, "".join(f"{token}\n" for token in vocab.tokens))
+    atomic_write(vocab.path, _text_of(vocab.tokens))
     return vocab
 
 
