@@ -113,7 +113,6 @@ def original_in(directory: str | os.PathLike, log: Log) -> CheckpointInfo | None
     None where there is none, or where this project has saved checkpoints already.
     """
     folder = Path(directory)
-    bring_model(folder)
     if not folder.is_dir() or is_run(folder) or not tf1.is_original(folder):
         return None
     return find(folder, log)

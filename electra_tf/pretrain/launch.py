@@ -71,7 +71,7 @@ def main(
     with (
         Outputs(results.parent, results.stem) if has_results else nothing,
         leave_at_once() if config.do_train else nothing,
-        folder if chief else nothing,
+        folder,
     ):
         start = find(config, vocab, checkpoints, console.log, is_chief=chief)
         console.heading("Config:")
