@@ -32,7 +32,14 @@ from electra_tf.errors import (
     reason_of,
 )
 from electra_tf.paths import cache_root, globs_in, url_of
-from electra_tf.storage.files import PARTIAL, atomic_write, flock, open_own, replacing
+from electra_tf.storage.files import (
+    PARTIAL,
+    atomic_write,
+    cannot_write,
+    flock,
+    open_own,
+    replacing,
+)
 from electra_tf.storage.manifest import MANIFEST
 
 # s3fs retries by itself. A cached listing would hide what others write.
@@ -285,12 +292,7 @@ def _state_of(path: str) -> Iterator[dict[str, list]]:
 
 
 def _no_cache(error: OSError) -> UserError:
-    return UserError(
-        f"the cache of buckets, {cache_root()}, cannot be written: "
-        f"{error.strerror} ({error.filename}).\nSet ELECTRA_TF_CACHE to a directory "
-        "with room, or make room there.",
-        EXIT_CANNOT_WRITE,
-    )
+    return cannot_write(f"the cache, $ELECTRA_TF_CACHE ({cache_root()})", error)
 
 
 def _place_of(path: str, name: str) -> str:

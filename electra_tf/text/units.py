@@ -63,7 +63,6 @@ class Unit(NamedTuple):
         start, end: bytes; row groups of Parquet, batches of Arrow, documents of
           tensorflow_datasets.
         weight: bytes of input.
-        index: of the unit in its corpus.
     """
 
     kind: str
@@ -72,7 +71,6 @@ class Unit(NamedTuple):
     start: int
     end: int
     weight: int
-    index: int = 0
 
     @property
     def stream(self) -> str:
@@ -184,8 +182,7 @@ def of_files(
         listing.update(f"{name}\t{size}\n".encode("utf-8", "surrogateescape"))
         total += size
         kind = kind_of(path)
-        for start, end, weight in pieces(kind, path, size):
-            units.append(Unit(kind, path, name, start, end, weight, len(units)))
+        units += [Unit(kind, path, name, *part) for part in pieces(kind, path, size)]
     if not units:
         raise UserError(f"the {len(paths)} files in {root} are empty.")
     return Corpus(units, len(paths), total, listing.hexdigest())
@@ -248,8 +245,8 @@ def tfds_corpus(spec: str, data_dir: str | None) -> Corpus:
     size = max(num_bytes, count)
     step = max(1, count * PIECE_BYTES // size)
     units = [
-        Unit("tfds", spec, spec, start, end, length * size // count, index)
-        for index, (start, end, length) in enumerate(cut(count, step))
+        Unit("tfds", spec, spec, start, end, length * size // count)
+        for start, end, length in cut(count, step)
     ]
     listing = f"{name}\t{spec.rpartition(':')[2]}\t{count}\t{num_bytes}"
     return Corpus(units, count, size, hashlib.sha256(listing.encode()).hexdigest())
