@@ -1,18 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws the pictures of README.md and docs/ into docs/images/.
+"""Draws pictures of README.md and docs/ into docs/images/.
 
-  python3 docs/draw_pictures.py                        # all but curves_*.svg
-  python3 docs/draw_pictures.py HEALTHY COLLAPSED STEP # curves_*.svg, of two runs
+  python3 docs/draw_pictures.py
 
 Each is drawn twice, for light and for dark pages. method_light.svg and files_light.svg
-are edited by hand; this makes the dark ones of them. The runs are those of
-docs/metrics.md; STEP is that of the alarm in the second.
+are edited by hand; this makes the dark ones of them. curves_*.svg are those of the two
+runs of docs/metrics.md; commit 8d614726 has the code that drew them.
 """
 
-import functools
-import io
-import json
-import sys
 from collections.abc import Callable, Iterator
 from html import escape
 from pathlib import Path
@@ -151,57 +146,6 @@ def draw_detection(page: Colours) -> Iterator[str]:
         yield text(840, y, verdict, page.text, anchor="end")
 
 
-def draw_curves(
-    page: Colours, healthy: str, collapsed: str, alarm: str
-) -> Iterator[str]:
-    """Four metrics of two runs, the AUC of evaluations; `alarm` is a step."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    import matplotlib.pyplot as plt
-    import numpy as np
-
-    plt.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "curves"}
-    plt.rcParams |= dict.fromkeys(("text.color", "axes.labelcolor"), page.text)
-    plt.rcParams |= dict.fromkeys(
-        ("axes.edgecolor", "xtick.color", "ytick.color"), page.faint
-    )
-    runs = {
-        "healthy": (healthy, page.discriminator),
-        "collapsed": (collapsed, page.generator),
-    }
-    metrics = ("masked_lm_loss", "disc_loss", "disc_recall", "disc_auc_tokens")
-    figure, axes = plt.subplots(1, 4, figsize=(10.5, 2.6), layout="tight")
-    for label, (run, colour) in runs.items():
-        for axis, metric in zip(axes, metrics, strict=True):
-            evaluated = metric == "disc_auc_tokens"
-            name = "evaluations.jsonl" if evaluated else "metrics.jsonl"
-            rows = [json.loads(line) for line in (Path(run) / name).open()]
-            steps = np.array([row["step"] for row in rows])
-            values = np.array([row[metric] for row in rows])
-            width = 1 if evaluated else 50  # each point is a mean of these steps
-            count = len(values) // width * width
-            means = values[:count].reshape(-1, width).mean(1)
-            axis.plot(
-                steps[width - 1 : count : width], means, color=colour, label=label
-            )
-            axis.set_title(metric, fontsize=10)
-            axis.set_xlabel("step", fontsize=9)
-            axis.tick_params(labelsize=8)
-            axis.spines[["top", "right"]].set_visible(False)
-    axes[2].set_ylim(bottom=-0.01)
-    axes[2].axvline(int(alarm), color=page.generator, linestyle=":")
-    place = {"xycoords": ("data", "axes fraction"), "ha": "right", "fontsize": 9}
-    axes[2].annotate("alarm ", (int(alarm), 0.1), **place)
-    axes[3].axhline(0.5, color=page.faint, linestyle=":")
-    axes[0].legend(fontsize=9, frameon=False, labelcolor=page.text)
-    with io.StringIO() as file:
-        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
-        drawn = file.getvalue()
-    plt.close(figure)
-    yield drawn[drawn.index("<svg") :]
-
-
 def save(name: str, size: tuple[int, int], title: str, draw: Callable) -> None:
     """Writes a picture for light and for dark pages."""
     width, height = size
@@ -225,13 +169,7 @@ def darken(name: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 4:
-        curves = functools.partial(
-            draw_curves, healthy=sys.argv[1], collapsed=sys.argv[2], alarm=sys.argv[3]
-        )
-        save("curves", (1008, 250), "A healthy and a collapsed run", curves)
-    else:
-        for name in BY_HAND:
-            darken(name)
-        save("schedules", (900, 140), "Learning-rate schedules", draw_schedules)
-        save("detect", (860, 280), "Replaced words, caught and missed", draw_detection)
+    for name in BY_HAND:
+        darken(name)
+    save("schedules", (900, 140), "Learning-rate schedules", draw_schedules)
+    save("detect", (860, 280), "Replaced words, caught and missed", draw_detection)
