@@ -16,6 +16,7 @@ import os
 import queue
 import shlex
 import threading
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -55,7 +56,7 @@ def for_each(
       beam_args: Beam's options, as on a command line; without --runner, Beam's own
         engine in this process.
 
-    Raises the first `UserError` of a call, or what the runner raised.
+    Raises the first `UserError` of a call; a `UserError` for what prevents the run.
     """
     logging.disable(logging.WARNING)  # of optional parts that are not needed here
     try:
@@ -87,8 +88,14 @@ def for_each(
         os.unlink(error_path)
         raise UserError(*stored)
     if problem:
-        problem.add_note(_KEPT)
-        raise as_user_error(problem) or problem
+        if error := as_user_error(problem):
+            raise error
+        path = f"{os.path.dirname(error_path)}/beam_traceback.txt"
+        atomic_write(path, "".join(traceback.format_exception(problem)))
+        reason = str(problem).strip().rpartition("\n")[2][:300]
+        raise UserError(
+            f"the Beam runner failed: {reason}\n{_KEPT}\nThe traceback is in {path}."
+        )
 
 
 def _watched(run: Callable[[], None]) -> Exception | None:

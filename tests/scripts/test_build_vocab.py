@@ -4,7 +4,6 @@
 import io
 import json
 import os
-import random
 from collections import Counter
 
 import pytest
@@ -12,7 +11,6 @@ import pytest
 from electra_tf.data import vocabulary_training
 from electra_tf.text import units, vocabulary
 from electra_tf.text.corpus import TextReader
-from electra_tf.text.tf_tokenization import TFTokenizer
 from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 from tests.helpers.runs import run_script
@@ -220,22 +218,6 @@ class TestTraining:
         assert ideographs == [chr(0x4E00 + i) for i in range(len(ideographs))]
         assert 400 < len(ideographs) <= 500
         assert "then" in tokens
-
-    def test_learns_no_token_that_is_too_long_for_a_saved_model(self):
-        """A phrase of a script without spaces, often enough to become a token."""
-        letters = [chr(c) for c in range(0x0E01, 0x0E2F)]
-        rng = random.Random(1)
-        words = Counter({"".join(rng.choices(letters, k=110)): 2000})
-        for _ in range(3000):
-            words["".join(rng.choices(letters, k=rng.randint(5, 60)))] += 10
-        tokens, padding = vocabulary_training.train(words, self.CONFIG, 4000)
-        assert len(tokens) == len(set(tokens)) == 4000 and padding == 0
-        sizes = [len(token.removeprefix("##").encode()) for token in tokens]
-        assert 200 < max(sizes) <= 256
-        ops = TFTokenizer(Vocabulary(tuple(tokens)))
-        text = max(words, key=len)
-        found = ops.tokenize([text]).to_list()
-        assert found == [Tokenizer(ops.vocab).encode(text)]
 
     def test_a_smaller_vocabulary_is_the_beginning_of_a_larger_one(self):
         """Also where tokens of long phrases are replaced by others."""
