@@ -92,9 +92,10 @@ def for_each(
             raise error
         path = f"{os.path.dirname(error_path)}/beam_traceback.txt"
         atomic_write(path, "".join(traceback.format_exception(problem)))
-        reason = str(problem).strip().rpartition("\n")[2][:300]
+        reason = str(problem).strip().rpartition("\n")[2]
         raise UserError(
-            f"the Beam runner failed: {reason}\n{_KEPT}\nThe traceback is in {path}."
+            f"the Beam runner failed: {type(problem).__name__}: {reason:.300}\n"
+            f"{_KEPT}\nThe traceback is in {path}."
         )
 
 
