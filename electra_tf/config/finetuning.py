@@ -23,7 +23,7 @@ from electra_tf.config.hparams import (
 from electra_tf.config.run import RunConfig, run_directory
 from electra_tf.errors import UserError
 from electra_tf.paths import json_beside
-from electra_tf.storage.remote import fetch_once
+from electra_tf.storage.remote import fetch
 
 SIZE_PRESETS: dict[str, dict[str, Any]] = {
     "small": {"embedding_size": 128},
@@ -44,7 +44,7 @@ DEBUG_PRESET = {
 def vocabulary_of(data_dir: str, model_name: str) -> str:
     """Where a model's vocabulary is: beside it, or else in the data directory."""
     own = os.path.join(run_directory(data_dir, model_name), "vocab.txt")
-    is_there = os.path.isfile(fetch_once(own))
+    is_there = os.path.isfile(fetch(own))
     return own if is_there else os.path.join(data_dir, "vocab.txt")
 
 
@@ -233,7 +233,7 @@ class FinetuningConfig(RunConfig):
 
     def data_file(self, name: str) -> str:
         """Where a file or a folder below the data directory is."""
-        return fetch_once(os.path.join(self.data_dir, name))
+        return fetch(os.path.join(self.data_dir, name))
 
     def trial_dir(self, trial: int) -> str:
         """The run directory of a trial; trials count from 1."""

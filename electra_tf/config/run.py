@@ -32,7 +32,7 @@ from electra_tf.config.model import BLOCK_HPARAMS, SIZES, ModelConfig, model_con
 from electra_tf.errors import JSON_ERRORS, UserError
 from electra_tf.paths import json_beside, shown
 from electra_tf.storage.files import atomic_write
-from electra_tf.storage.remote import fetch_once
+from electra_tf.storage.remote import fetch
 
 # The data directory of settings that depend on no file: below it there can be none.
 NO_DATA = os.devnull
@@ -319,7 +319,7 @@ def _count_lines(path: str) -> int | None:
     Lines, or entries of a tokenizer.json.
     """
     try:
-        with open(fetch_once(path), "rb") as f:
+        with open(fetch(path), "rb") as f:
             if path.endswith(".json"):
                 return len(json.load(f)["model"]["vocab"])
             content = f.read().rstrip()  # as the vocabulary is read

@@ -178,7 +178,7 @@ def _load(cache: Path, sizes: list[tuple[int, int]]) -> np.ndarray | None:
 
 def file_beside(directory: str | os.PathLike, name: str) -> Path | None:
     """A file in a directory of shards, if it is there."""
-    path = Path(remote.fetch_once(os.path.join(directory, name)))
+    path = Path(remote.fetch(os.path.join(directory, name)))
     return path if path.is_file() else None
 
 

@@ -60,7 +60,7 @@ def bring_model(path: str | os.PathLike) -> None:
 
 def bring_files(globs: str) -> list[str]:
     """Downloads the files that a list of globs names; returns their paths, sorted."""
-    return [remote.fetch_once(path) for path in remote.expand(globs)]
+    return [remote.fetch(path) for path in remote.expand(globs)]
 
 
 @functools.cache

@@ -195,8 +195,11 @@ def stats_of(paths: Sequence[str]) -> list[tuple[int, int]]:
 # ------------------------------------------------------------------- downloads
 
 
+@functools.cache
 def fetch(path: str | os.PathLike) -> str:
     """Downloads the file or folder at a path to its place in the cache; returns that.
+
+    Once in a process.
 
     Raises `UserError` (2) when the store cannot be reached.
     """
@@ -204,12 +207,6 @@ def fetch(path: str | os.PathLike) -> str:
     if url_of(path):
         bring(path)
     return path
-
-
-@functools.cache
-def fetch_once(path: str) -> str:
-    """As `fetch`, and never again in this process."""
-    return fetch(path)
 
 
 def bring(

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
 from electra_tf.storage.files import atomic_write
-from electra_tf.storage.remote import fetch_once
+from electra_tf.storage.remote import fetch
 from electra_tf.text import unicode_classes
 
 PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
@@ -242,7 +242,7 @@ def read_file(what: str, path: str) -> bytes:
 
 def _read_if_there(path: str | os.PathLike) -> bytes | None:
     try:
-        with open(fetch_once(os.fspath(path)), "rb") as f:
+        with open(fetch(path), "rb") as f:
             return f.read()
     except (FileNotFoundError, NotADirectoryError):
         return None

@@ -19,7 +19,7 @@ def empty(tmp_path, monkeypatch):
 
 def forget_answers():
     """As a new process, which asks the store again."""
-    remote.fetch_once.cache_clear()
+    remote.fetch.cache_clear()
     mirror._bring_model.cache_clear()
 
 

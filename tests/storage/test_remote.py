@@ -40,26 +40,32 @@ def test_globs_in_a_bucket(memory, tmp_path):
     assert remote.stats_of(found) == [(3, 0), (3, 0)]
 
 
+def fetch(path):
+    """As another process does."""
+    memory_bucket.forget_answers()
+    return remote.fetch(path)
+
+
 def test_a_copy_follows_the_bucket(memory):
     path = place("folder")
-    assert not os.path.exists(remote.fetch(path))
+    assert not os.path.exists(fetch(path))
     memory.pipe({"bucket/folder/a": b"1", "bucket/folder/below/b": b"2"})
-    assert remote.fetch(path) == path
+    assert fetch(path) == path
     assert Path(path, "a").read_bytes() == b"1"
     assert Path(path, "below/b").read_bytes() == b"2"
     before = os.stat(f"{path}/below/b").st_mtime_ns
     memory.pipe_file("bucket/folder/a", b"3")  # of the same size
     Path(path, "own").touch()
-    remote.fetch(path)
+    fetch(path)
     assert Path(path, "a").read_bytes() == b"3"
     assert os.stat(f"{path}/below/b").st_mtime_ns == before  # not fetched again
     assert not Path(path, "own").exists()
     Path(path, "below/b").write_bytes(b"x")  # changed by mistake
     memory.rm_file("bucket/folder/a")
-    remote.fetch(path)
+    fetch(path)
     assert Path(path, "below/b").read_bytes() == b"2"
     assert not Path(path, "a").exists()
-    assert Path(remote.fetch(f"{path}/below/b")).read_bytes() == b"2"  # a file alone
+    assert Path(fetch(f"{path}/below/b")).read_bytes() == b"2"  # a file alone
 
 
 @pytest.mark.parametrize("key", ["folder/../../../escaped", "folder/a/../b", ".."])
