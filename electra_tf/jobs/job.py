@@ -123,7 +123,7 @@ def opened(
     Raises UserError: 73 where it cannot be made, 75 while another process has it, 2 if
     it holds anything else or was made with other settings.
     """
-    mirror = Mirror(path, flag=flag)
+    mirror = Mirror(path, flag=flag, may_grow=False)
     if MANIFEST in _sizes(path):
         remote.fetch(os.path.join(path, MANIFEST))
         yield JobFolder(path, settings, mirror)

@@ -132,6 +132,7 @@ class Mirror:
       writes: whether this process writes there.
       keep: how many checkpoints stay in the bucket; 0 keeps all.
       flag: see `Lock`.
+      may_grow: whether files, then small ones, may grow while they are uploaded.
       log: called with one line of text.
 
     Entering raises `UserError`: 2 when the store cannot be reached, 73 when it cannot
@@ -145,11 +146,13 @@ class Mirror:
         *,
         keep: int = 0,
         flag: str = "--model-name",
+        may_grow: bool = True,
         log: Callable[[str], None] = print,
     ):
         self._directory = os.fspath(directory)
         self._lock = Lock(directory, flag) if writes else None
         self._keep, self._log, self._is_removed = keep, log, False
+        self._may_grow = may_grow
         names = _FOLDERS if url_of(directory) else ()
         self._folders = [os.path.join(directory, name) for name in names]
         self._stack = contextlib.ExitStack()
@@ -221,9 +224,9 @@ class Mirror:
     def _upload(self, folder: str) -> None:
         names = [name for name in names_below(folder) if _is_ours(name)]
         steps = complete_steps(names)
-        # Others write on meanwhile, to metrics and events.
+        # Training writes on meanwhile, to metrics and events.
         others = [n for n in names if n != POINTER and _step_of(n) not in steps]
-        remote.put(folder, others, may_grow=True)
+        remote.put(folder, others, may_grow=self._may_grow)
         there = set(remote.listing(folder))
         for step in steps:
             files = _files_of(step, names)
