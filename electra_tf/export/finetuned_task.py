@@ -12,13 +12,11 @@ import tensorflow as tf
 from electra_tf.errors import UserError
 from electra_tf.export import signatures
 from electra_tf.export.request import ExportRequest
-from electra_tf.export.signatures import PROBES, Check, Servable, encoded
+from electra_tf.export.signatures import Servable
 from electra_tf.finetune.results import CONFIG, hparams_in
 from electra_tf.inference.finetuned import FinetunedModel, read_trial
 from electra_tf.paths import escape
 from electra_tf.storage.mirror import bring_files
-from electra_tf.text.tf_tokenization import TokensInText
-from electra_tf.text.tokenization import Tokenizer
 
 _TRIAL = re.compile(r"_[0-9]+$")  # ends the name of its folder; a copy's goes on
 
@@ -38,43 +36,13 @@ def servable(model: FinetunedModel, jit_compile: bool = False) -> Servable:
         texts = [tf.ensure_shape(text, spec.shape) for text, spec in pairs]
         return head.answer_texts(task, tokenizer, compute, *texts)
 
-    asked = head.probes(task, PROBES)
-    inputs = {name: encoded(texts) for name, texts in asked.items()}
-    texts = map(tf.constant, inputs.values())
-    in_python = _EagerTokenizer(model.tokenizer)
-    expected = head.answer_texts(task, in_python, compute, *texts)
     # In half precision the best change with the order of the operations.
     is_exact = model.precision == "float32"
-    expected = {
-        name: value.numpy()
-        for name, value in expected.items()
-        if is_exact or value.dtype.is_floating
-    }
-    checks = [Check("serving_default", inputs, expected)]
+    asked = head.probes(task, signatures.PROBES)
+    check = signatures.check_of_texts(of_texts, asked, is_exact)
     ids = functools.partial(head.answer_ids, task, compute)
-    parts = model.variables, of_texts, ids, checks, task.settings()
+    parts = model.variables, of_texts, ids, check, task.settings()
     return signatures.servable(model, *parts, jit_compile)
-
-
-class _EagerTokenizer:
-    """A `Tokenizer` in place of a `TFTokenizer`, outside of graphs."""
-
-    def __init__(self, tokenizer: Tokenizer):
-        self.vocab, self._tokenizer = tokenizer.vocab, tokenizer
-
-    def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        return self.tokenize_with_offsets(texts).ids
-
-    def tokenize_with_offsets(self, texts: tf.Tensor) -> TokensInText:
-        """Without surfaces."""
-        ids, starts, ends = [], [], []
-        for text in texts.numpy():
-            pieces, offsets = self._tokenizer.encode_with_offsets(text.decode())
-            ids.append(pieces)
-            starts.append([start for start, _ in offsets])
-            ends.append([end for _, end in offsets])
-        found = (tf.ragged.constant(x, tf.int32, 1) for x in (ids, starts, ends))
-        return TokensInText(*found, None)
 
 
 def trial_dir_of(request: ExportRequest) -> Path:

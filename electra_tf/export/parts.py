@@ -11,23 +11,20 @@ V vocabulary, K best tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 
 from electra_tf.export import signatures
 from electra_tf.export.signatures import NAMES, PROBES, Check, Servable
-from electra_tf.inference.model import Model, TokenPrediction
 from electra_tf.inference.pretrained_model import PretrainedModel
-from electra_tf.inference.scoring import TokenScore
-from electra_tf.text import tf_packing, tokenization
+from electra_tf.text import tf_packing
 from electra_tf.text.tf_packing import EncoderInputs
 from electra_tf.text.vocabulary import MASK
 
 ENCODER_OUTPUTS = ("sequence_output", "pooled_output", "default")
 TOP = 5
-_NEAR_TIE = 1e-6
 _MASKED_PROBES = (
     "The [MASK] brown fox [MASK].",
     "nothing is masked here",
@@ -141,21 +138,12 @@ def preprocessor(source: PretrainedModel, jit_compile: bool = False) -> Servable
         return root.bert_pack_inputs.__call__([tokens], tf.constant(default_length))
 
     root.__call__ = preprocess
-    expected = dict(
-        zip(NAMES, python_pack(source, PROBES, default_length), strict=True)
-    )
     return Servable(
         root,
         {"serving_default": preprocess},
-        [Check("serving_default", {"text": signatures.encoded(PROBES)}, expected)],
+        [signatures.check_of_texts(preprocess, {"text": PROBES}, exact=True)],
         {"seq_length": default_length},
     )
-
-
-def python_pack(source: Model, texts, length: int) -> tokenization.PackedTexts:
-    """Packs texts in Python, to `length`."""
-    ids = [source.tokenizer.encode(text)[: length - 2] for text in texts]
-    return tokenization.pack(source.vocab, ids, length)
 
 
 def detector(source: PretrainedModel, jit_compile: bool = False) -> Servable:
@@ -174,9 +162,7 @@ def detector(source: PretrainedModel, jit_compile: bool = False) -> Servable:
 
     needs_generator = pretrainer.objective.needs_log_q
     others = pretrainer.generator.variables if needs_generator else []
-    rows = source.detect(PROBES)
-    text = "probabilities", ids_answer, rows
-    return _text_export(source, jit_compile, others, *text)
+    return _text_export(source, jit_compile, others, "probabilities", ids_answer)
 
 
 def scorer(source: PretrainedModel, jit_compile: bool = False) -> Servable:
@@ -193,9 +179,8 @@ def scorer(source: PretrainedModel, jit_compile: bool = False) -> Servable:
         scores = -pretrainer.replaced_logits(*inputs, net_only=True)
         return {"token_scores": scores * tf.cast(inputs.mask, tf.float32)}
 
-    rows = [*source.score_tokens(PROBES)]
-    text = "token_scores", ids_answer, rows
-    return _text_export(source, jit_compile, [], *text, "score")
+    text = "token_scores", ids_answer, "score"
+    return _text_export(source, jit_compile, [], *text)
 
 
 def _text_export(
@@ -204,7 +189,6 @@ def _text_export(
     others: list,
     output: str,
     ids_answer: Callable[[EncoderInputs], dict[str, tf.Tensor]],
-    rows: Sequence[Sequence[TokenPrediction | TokenScore]],
     total: str | None = None,
 ) -> Servable:
     """A SavedModel with a signature for texts and one for ids.
@@ -213,7 +197,6 @@ def _text_export(
       others: its variables beside those of encoder and discriminator head.
       output: the name of the number of each token, of texts and of ids.
       ids_answer: the outputs for ids, of `output` float32 [B, L].
-      rows: the tokens of PROBES with their numbers, as Python has them.
       total: the name of one more output: the sum over each text's tokens.
     """
     tokenizer, size = signatures.tf_tokenizer(source), source.max_seq_length - 2
@@ -235,24 +218,10 @@ def _text_export(
         }
         return found | ({total: tf.reduce_sum(numbers, axis=1)} if total else {})
 
-    expected = tf_packing.columns_of(
-        [
-            {
-                "tokens": [token[0].encode() for token in row],
-                "starts": [token[1] for token in row],
-                "ends": [token[2] for token in row],
-                output: [token[3] for token in row],
-            }
-            for row in rows
-        ]
-    )
-    expected["num_tokens"] = np.array([len(row) for row in rows])
-    if total:
-        expected[total] = expected[output].sum(axis=1)
-    checks = [Check("serving_default", {"text": signatures.encoded(PROBES)}, expected)]
+    check = signatures.check_of_texts(of_texts, {"text": PROBES}, exact=True)
     model = source.pretrainer
     variables = model.electra.variables + model.discriminator_predictions.variables
-    parts = variables + others, of_texts, ids_answer, checks, {"window": size}
+    parts = variables + others, of_texts, ids_answer, check, {"window": size}
     return signatures.servable(source, *parts, jit_compile)
 
 
@@ -311,7 +280,14 @@ def generator(source: PretrainedModel, jit_compile: bool = False) -> Servable:
 
     root.__call__ = of_texts
     root.ids = of_ids
-    checks = _generator_checks(source, network)
+    ids = signatures.probe_ids(source)
+    places = np.array([[1, 0], [2, 3], [0, 5], [4, 1]], np.int32)
+    places %= ids[NAMES[0]].shape[1]
+    logits = network.logits_at(*map(tf.constant, [*ids.values(), places])).numpy()
+    checks = [
+        signatures.check_of_texts(of_texts, {"text": _MASKED_PROBES}, exact=False),
+        Check("ids", ids | {"masked_lm_positions": places}, {"mlm_logits": logits}),
+    ]
     return Servable(
         root, {"serving_default": of_texts, "ids": of_ids}, checks, {"top": TOP}
     )
@@ -321,41 +297,3 @@ def places_of(token_id: int, ids: tf.Tensor) -> tf.RaggedTensor:
     """The positions of a token in each row of ids [B, L]: int32 [B, (places)]."""
     rows, places = tf.unstack(tf.cast(tf.where(ids == token_id), tf.int32), axis=1)
     return tf.RaggedTensor.from_value_rowids(places, rows, nrows=tf.shape(ids)[0])
-
-
-def _generator_checks(source: PretrainedModel, network) -> list[Check]:
-    ids = signatures.probe_ids(source)
-    inputs = EncoderInputs(*map(tf.constant, ids.values()))
-    positions = (
-        np.array([[1, 0], [2, 3], [0, 5], [4, 1]], np.int32) % ids[NAMES[0]].shape[1]
-    )
-    logits = np.asarray(network.logits_at(*inputs, tf.constant(positions)))
-    return [
-        Check(
-            "serving_default",
-            {"text": signatures.encoded(_MASKED_PROBES)},
-            _expected_of_texts(source),
-        ),
-        Check("ids", ids | {"masked_lm_positions": positions}, {"mlm_logits": logits}),
-    ]
-
-
-def _expected_of_texts(source: PretrainedModel) -> dict[str, np.ndarray]:
-    """The best tokens and their probabilities, as `fill_mask` has them in Python.
-
-    Tokens are compared only if no two probabilities are nearly equal, since these may
-    change places.
-    """
-    rows = source.fill_mask(_MASKED_PROBES, TOP + 1)
-    shape = len(rows), max(map(len, rows)), TOP
-    tokens, probs = np.full(shape, b"", object), np.zeros(shape)
-    apart = source.precision == "float32"
-    for row, guesses in enumerate(rows):
-        for place, best in enumerate(guesses):
-            shares = [guess.probability for guess in best]
-            apart &= not (-np.diff(shares) < _NEAR_TIE).any()
-            tokens[row, place] = [guess.text.encode() for guess in best[:TOP]]
-            probs[row, place] = shares[:TOP]
-    counts = np.array([len(row) for row in rows])
-    found = {"probabilities": probs, "num_masks": counts}
-    return found | ({"tokens": tokens} if apart else {})

@@ -9,13 +9,14 @@ Shapes: B batch, W windows, L length; N tokens in all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from electra_tf.config.model import ModelConfig
+from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.inference.model import Model
 from electra_tf.interop import verification
 from electra_tf.text.tf_packing import EncoderInputs, require
@@ -77,16 +78,50 @@ PROBES = (
 
 
 def tf_tokenizer(model: Model) -> TFTokenizer:
-    """The tokenizer of a model as TensorFlow ops."""
-    return TFTokenizer(model.vocab, *model.tokenizer.config)
+    """The tokenizer of a model as TensorFlow ops.
+
+    Raises `UserError` (65) if the two differ on PROBES.
+    """
+    tokenizer = TFTokenizer(model.vocab, *model.tokenizer.config)
+    expected = [model.tokenizer.encode(text) for text in PROBES]
+    if tokenizer.tokenize(PROBES).to_list() != expected:
+        raise UserError(
+            f"{model.vocab.path}: the tokenizer gives other ids in TensorFlow's graph "
+            "than in Python.\n--what encoder reads ids instead.",
+            EXIT_DAMAGED,
+        )
+    return tokenizer
 
 
 class Check(NamedTuple):
-    """Inputs of a signature and the model's own outputs for them."""
+    """Inputs of a signature and the outputs for them before it was saved."""
 
     signature: str
     inputs: dict[str, np.ndarray]
     expected: dict[str, np.ndarray]  # the outputs that are compared
+
+
+def check_of_texts(
+    of_texts: Callable, asked: Mapping[str, Sequence], exact: bool
+) -> Check:
+    """The `serving_default` of texts.
+
+    Args:
+      asked: texts by the names of the inputs.
+      exact: whether all outputs are compared, or fractions alone: rounding may change
+        which of nearly equal ones is the best.
+    """
+    inputs = {
+        name: np.char.encode(np.array(texts, str), "utf-8")
+        for name, texts in asked.items()
+    }
+    outputs = of_texts(*map(tf.constant, inputs.values()))
+    expected = {
+        name: value.numpy()
+        for name, value in outputs.items()
+        if exact or value.dtype.is_floating
+    }
+    return Check("serving_default", inputs, expected)
 
 
 class Servable(NamedTuple):
@@ -143,7 +178,7 @@ def servable(
     variables: Sequence,
     of_texts: Callable,
     ids_answer: Callable[[EncoderInputs], dict[str, tf.Tensor]],
-    checks: list[Check],
+    check: Check,
     facts: dict[str, Any],
     jit_compile: bool,
 ) -> Servable:
@@ -152,7 +187,7 @@ def servable(
     Args:
       of_texts: the tf.function for texts.
       ids_answer: the outputs for the encoder's inputs.
-      checks: of `serving_default`.
+      check: of `serving_default`.
     """
     ids = probe_ids(source)
     expected = ids_answer(EncoderInputs(*map(tf.constant, ids.values())))
@@ -162,15 +197,10 @@ def servable(
     root.__call__ = of_texts
     root.ids = ids_signature(source, ids_answer, jit_compile)
     signatures = {"serving_default": of_texts, "ids": root.ids}
-    return Servable(root, signatures, [*checks, Check("ids", ids, expected)], facts)
+    return Servable(root, signatures, [check, Check("ids", ids, expected)], facts)
 
 
 def probe_ids(source: Model) -> dict[str, np.ndarray]:
     """A fixed batch of ids: rows of different lengths, two segments, padding."""
     batch = verification.fixed_batch(source.shape, source.vocab.pad_id)
     return dict(zip(NAMES, batch.values(), strict=True))
-
-
-def encoded(texts: Sequence[str] | Sequence[Sequence[str]]) -> np.ndarray:
-    """Texts as bytes, as a signature takes them."""
-    return np.char.encode(np.array(texts, str), "utf-8")

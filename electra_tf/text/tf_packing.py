@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 from electra_tf.text.vocabulary import Vocabulary
@@ -200,16 +199,3 @@ def map_rows(
 
     results, order = _by_length(lengths, [width], compute)
     return tf.gather(results, tf.math.invert_permutation(order))
-
-
-def columns_of(rows: Sequence[dict[str, list]]) -> dict[str, np.ndarray]:
-    """The values of texts' tokens by name, [B, T], padded as an export pads them."""
-    width = max(len(values) for row in rows for values in row.values())
-    fills = {"starts": NO_OFFSET, "ends": NO_OFFSET}
-    found: dict[str, np.ndarray] = {}
-    for name in rows[0]:
-        is_text = any(isinstance(x, bytes) for row in rows for x in row[name])
-        fill = fills.get(name, b"" if is_text else 0)
-        padded = [row[name] + [fill] * (width - len(row[name])) for row in rows]
-        found[name] = np.array(padded)
-    return found

@@ -13,10 +13,10 @@ import tensorflow as tf
 
 from electra_tf.errors import UserError
 from electra_tf.export import saved_model
-from electra_tf.export.parts import python_pack
 from electra_tf.export.signatures import Check
 from electra_tf.inference.pretrained_model import PretrainedModel
 from electra_tf.storage import manifest
+from electra_tf.text import tokenization
 from electra_tf.text.tokenization import Tokenizer
 from tests.helpers.exporting import (
     NAMES,
@@ -29,7 +29,7 @@ from tests.helpers.exporting import (
     write_run,
 )
 from tests.helpers.interop_models import read_model
-from tests.helpers.runs import GOLDEN
+from tests.helpers.runs import GOLDEN, refused
 from tests.text.test_tokenization import random_texts, spelling_vocabulary
 
 TEXTS = ["The doctor opened the giraffe and read it.", "", "a good film!", "中é"]
@@ -48,7 +48,9 @@ def exported():
 
 
 def packed(source, texts, length=12):
-    return dict(zip(NAMES, python_pack(source, texts, length), strict=True))
+    ids = [source.tokenizer.encode(text)[: length - 2] for text in texts]
+    found = tokenization.pack(source.vocab, ids, length)
+    return dict(zip(NAMES, found, strict=True))
 
 
 TOKENIZATION = str(GOLDEN / "tokenization")
@@ -206,14 +208,12 @@ class TestPartsOfAModel:
         assert manifest.verify_folder(found)["precision"] == "mixed_bfloat16"
 
 
-def test_tokens_that_fill_masks_are_compared(source, tmp_path):
-    made = saved_model.WHAT["generator"](source)
-    expected = made.checks[0].expected
-    assert {"tokens", "probabilities", "num_masks"} <= set(expected)
-    changed = dict(expected, tokens=expected["tokens"][:, ::-1])
-    wrong = made._replace(checks=[made.checks[0]._replace(expected=changed)])
-    with pytest.raises(UserError, match="serving_default/tokens differs"):
-        saved_model.write_saved_models({"generator": wrong}, source, tmp_path)
+def test_tokenizer_that_gives_other_ids_is_not_exported(source, monkeypatch):
+    def encode(text):
+        return [*Tokenizer(source.vocab).encode(text), 7]
+
+    monkeypatch.setattr(source.tokenizer, "encode", encode)
+    refused(lambda: saved_model.WHAT["preprocessor"](source), "other ids", code=65)
 
 
 @pytest.mark.parametrize(("values", "fails"), [([20.0, 0.0], False), ([1, 0.5], True)])
