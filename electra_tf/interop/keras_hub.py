@@ -103,17 +103,13 @@ def write_keras_hub(
         )
     if heads := [network.head() for network in found.values() if network.head()]:
         log(f"Left out, KerasHub has no place for them: {', '.join(heads)}")
-    more = {"stored": stored, "log": log, "publication": publication}
+    more = {"stored": stored, "publication": publication}
     write = functools.partial(_write_encoder, **more)
     return verification.write_networks(found, stored, output_dir, FORMAT, write, log)
 
 
 def _write_encoder(
-    network: Network,
-    folder: Path,
-    stored: StoredModel,
-    log: Log,
-    publication: Publication,
+    network: Network, folder: Path, stored: StoredModel, publication: Publication
 ) -> tuple[list[verification.Result], dict[str, Any]]:
     with startup.optional("keras-hub", "--format keras_hub", "keras_hub"):
         import keras_hub
@@ -146,18 +142,10 @@ def _write_encoder(
         use=cards.fill(FORMAT, length=str(length)),
         embedding_size=network.embedding_size,
     )
-    tokenizer = keras_hub.models.Tokenizer.from_preset(str(folder))
-
-    def encode(texts: list[str]) -> list[list[int]]:
-        return [np.asarray(ids).tolist() for ids in tokenizer(texts)]
-
-    library = "keras_hub's tokenizer"
-    words = verification.words_tokenized_otherwise(stored, library, encode, log)
     return _verify(network, stored, folder), {
         "gelu": f"tanh in KerasHub, {shape.hidden_act} in the source",
         _SHAPE: dataclasses.asdict(shape),
         "pooler": "identity",
-        "words_tokenized_otherwise": words,
     }
 
 
@@ -294,7 +282,6 @@ def info(folder: Path, log: Log) -> CheckpointInfo:
         tokenizer_config=_tokenizer_config(folder),
         vocab_file=str(vocab_file) if vocab_file.is_file() else None,
         open=functools.partial(_open, folder),
-        run_library=functools.partial(_compared, folder),
     )
 
 
@@ -306,18 +293,6 @@ def _open(folder: Path, log: Log) -> StoredTensors:
             "gelu_tanh here."
         )
     return of_arrays(str(folder), read_network(folder).tensors)
-
-
-def _compared(folder: Path) -> str:
-    """A note on the difference from KerasHub; `UserError` (65) if it is large."""
-    if format_of(folder):  # We have compared it.
-        return ""
-
-    def compare(batch, ours):
-        theirs = _run(_backbone_in(folder), batch)
-        return verification.compare("keras_hub", ours, theirs, batch["input_mask"])
-
-    return verification.compared("KerasHub", read_network(folder), compare)
 
 
 def _tokenizer_config(folder: Path) -> TokenizerConfig | None:

@@ -151,16 +151,9 @@ def join(found: dict[str, Network], origin: str) -> dict[str, np.ndarray]:
         for k, v in generator.tensors.items()
         if not (shared and k.startswith(EMBEDDINGS))
     }
-    width = generator.shape.hidden_size
-    # An untied or a disentangled generator has one of these widths.
-    if not shared and generator.embedding_size not in (width, encoder.embedding_size):
-        raise UserError(
-            f"{origin}: generator and discriminator have different embeddings, of "
-            f"width {generator.embedding_size}.\nThey are not from one run; give the "
-            "folder of one of the two."
-        )
     # A generator's heads follow from its width, in the original as here.
-    expected = generator_config(encoder.shape, width / encoder.shape.hidden_size, 1.0)
+    width = generator.shape.hidden_size / encoder.shape.hidden_size
+    expected = generator_config(encoder.shape, width, 1.0)
     shapes = map(dataclasses.asdict, (generator.shape, expected))
     for name, stored, value in checkpoint.differences(*shapes):
         if name not in ("num_hidden_layers", "type_vocab_size"):

@@ -12,7 +12,7 @@ import numpy as np
 
 from electra_tf.config.model import ModelConfig
 from electra_tf.console import Log
-from electra_tf.errors import EXIT_DAMAGED, UserError, reason_of
+from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import checkpoint, networks
 from electra_tf.interop.checkpoint import StoredModel
 from electra_tf.interop.networks import Network
@@ -36,34 +36,6 @@ class Result(NamedTuple):
     read_by: str  # the library that read and ran the files
     difference: float  # greatest absolute difference
     tolerance: float | None  # None: only measured
-
-
-def words_tokenized_otherwise(
-    stored: StoredModel,
-    library: str,
-    encode: Callable[[list[str]], list[list[int]]],
-    log: Log,
-) -> dict[str, int]:
-    """Counts and logs the words whose ids differ, alone or in capitals.
-
-    Args:
-      library: of the other tokenizer.
-      encode: that tokenizer: texts to ids, without [CLS] and [SEP].
-
-    Returns the counts for the manifest.
-    """
-    from electra_tf.text.tokenization import Tokenizer
-
-    tokenizer = Tokenizer(stored.vocab, *stored.tokenizer_config)
-    whole = [t for t in stored.vocab.tokens if not t.startswith(("##", "["))]
-    texts = [f"{word} {word.upper()}" for word in whole]
-    pairs = zip(texts, encode(texts), strict=True)
-    different = sum(tokenizer.encode(text) != ids for text, ids in pairs)
-    log(
-        f"measured with {library}: {different} of {len(whole)} words of the vocabulary "
-        "get other ids"
-    )
-    return {"different": different, "total": len(whole)}
 
 
 def fixed_batch(shape: ModelConfig, pad_id: int) -> dict[str, np.ndarray]:
@@ -173,19 +145,19 @@ def show(results: Iterable[Result], log: Log) -> None:
 
 def identical(stored: StoredModel, again: StoredModel) -> list[Result]:
     """Compares weights, slots, step and the identity of the config, exactly."""
-    results = []
-    for quantity, ours, theirs in (
-        ("weights", stored.tensors, again.tensors),
-        ("Adam slots", stored.slots, again.slots),
-        ("step", {"step": np.array(stored.step)}, {"step": np.array(again.step)}),
-    ):
-        gap = float("inf")
-        if ours.keys() == theirs.keys():
-            gap = max((difference(ours[k], theirs[k]) for k in ours), default=0.0)
-        results.append(Result(quantity, "electra_tf", gap, 0.0))
+    arrays, others = (
+        {**model.tensors, **model.slots, checkpoint.STEP: model.step}
+        for model in (stored, again)
+    )
+    gap = float("inf")
+    if arrays.keys() == others.keys():
+        gap = max(difference(array, others[name]) for name, array in arrays.items())
     configs = stored.config.identity(), again.config.identity()
-    gap = float("inf") if checkpoint.differences(*configs) else 0.0
-    results.append(Result("config", "electra_tf", gap, 0.0))
+    other = float("inf") if checkpoint.differences(*configs) else 0.0
+    results = [
+        Result("weights, slots and step", "electra_tf", gap, 0.0),
+        Result("config", "electra_tf", other, 0.0),
+    ]
     require(results)
     return results
 
@@ -201,28 +173,6 @@ def reread(
     batch = fixed_batch(network.shape, pad_id)
     ours, theirs = networks.outputs([network, again], batch)
     return batch, ours, compare("electra_tf", ours, theirs, batch["input_mask"])
-
-
-def compared(
-    library: str,
-    network: Network,
-    compare_outputs: Callable[[dict, dict], list[Result]],
-) -> str:
-    """A note on how far another library is from a network; `UserError` (65) if far.
-
-    Args:
-      compare_outputs: (batch, the network's `networks.outputs` on it) -> results.
-    """
-    batch = fixed_batch(network.shape, 0)
-    [ours] = networks.outputs([network], batch)
-    try:
-        results = compare_outputs(batch, ours)
-    except UserError:
-        raise
-    except Exception as error:  # It fails in many ways on files that it cannot read.
-        return f"{library} cannot read it ({reason_of(error)}): not compared"
-    gap = max(result.difference for result in results)
-    return f"computes what {library} does, max difference {gap:.3g}"
 
 
 def write_networks(

@@ -104,9 +104,7 @@ def test_outputs_are_those_of_transformers(converted, folders, name):
     settings = json.loads((directory / "tokenizer_config.json").read_text())
     assert settings["model_max_length"] == 24
     stored = read_model(folders[name][0], log=lambda line: None)
-    notes: list[str] = []
-    again = read_model(directory, log=notes.append)
-    assert any("equal embeddings" in line for line in notes) == (name == "chunk")
+    again = read_model(directory, log=lambda line: None)
     assert again.tensors.keys() == stored.tensors.keys()
     for key, array in stored.tensors.items():
         if name != "chunk" or "token_type" not in key:

@@ -105,7 +105,6 @@ def test_snippet_of_the_card_runs(copy, tmp_path):
 def test_foreign_preset_computes_the_same(copy):
     stored, log = read(copy)
     assert "hidden_act gelu_tanh" in log
-    assert "computes what KerasHub does, max diff" in log
     assert stored.config.model_config().hidden_act == "gelu_tanh"
     batch = inputs(recorded("electra_tiny"), True)
     [network] = networks.split(stored).values()
@@ -138,12 +137,6 @@ def test_config_of_a_preset_makes_no_objects(copy, monkeypatch, place):
     (copy / "config.json").write_text(json.dumps(content))
     stored, _ = read(copy)
     assert stored.config.embedding_size == content["config"]["embedding_dim"]
-
-
-def test_foreign_preset_that_computes_something_else_is_refused(copy, monkeypatch):
-    run = presets._run
-    monkeypatch.setattr(presets, "_run", lambda *of: {"hidden": run(*of)["hidden"] + 1})
-    refused(copy, 65, "as read by keras_hub")
 
 
 @pytest.mark.parametrize("config", by_default(TOKENIZERS, TOKENIZERS[:1]), ids=str)
