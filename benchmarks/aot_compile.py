@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from absl import flags
-from measurement import ROOT, numbers, place_pretraining, save
+from measurement import ROOT, numbers, place, save
 
 from electra_tf import cli, startup
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
@@ -164,7 +164,7 @@ def make_step(config: PretrainingConfig):
 
     vocab = numbers(config.vocab_size)
     special = (vocab.cls_id, vocab.sep_id, vocab.mask_id)
-    task, state, placement = place_pretraining(config, special)
+    task, state, placement = place(config, special)
     step = training_step.TrainingStep(task, state, placement, seed=config.seed)
     rows, length = config.train_batch_size, config.max_seq_length
     settings = masking.Masking.of(config, vocab)
@@ -235,8 +235,7 @@ def print_report(config: PretrainingConfig, report: dict) -> None:
         f"Roofline{each}: {shown.flops / 1e12:.3f} TFLOP, {shown.compute_ms:.2f} ms; "
         f"{shown.bytes / 1e9:.1f} GB read and written, {shown.memory_ms:.2f} ms; at "
         f"most {shown.sequences_per_s_at_most:,.0f} sequences/s\n"
-        f"Operations: {shown.ops_in_entry}, of which {counted or 'none rare'}; "
-        f"loops of unknown length, counted once: {shown.loops_of_unknown_length}"
+        f"Operations: {counted}; the bodies of loops count once"
     )
     if cycles := report["cycles"]:
         milliseconds = 1e3 * cycles / kind.hertz

@@ -10,7 +10,6 @@ that benchmarks/install_compilers.sh installs were tried.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import json
 import os
@@ -136,63 +135,20 @@ def costs_of(program) -> dict:
     return {"flops": costs["flops"], "bytes": costs["bytes accessed"]}
 
 
-# These do nothing.
-_FREE = ("parameter", "tuple", "get-tuple-element", "bitcast", "constant", "call")
-
-
 def content_of(text: str) -> dict:
-    """The operations of a compiled program; on a TPU the cycles that it may take."""
+    """The operations of a compiled program; on a TPU the cycles that it may take.
+
+    What a loop repeats is counted once.
+    """
     header = text[: text.index("\n")]
     aliases = re.search(r"input_output_alias=\{(.*?)\}, \w+=", header)
-    report = {"aliased": aliases[1].count("-alias") if aliases else 0}
-    lines, report["loops_of_unknown_length"] = _executed(text)
-    found = [re.search(r" = (?:\(.*?\)|\S+) ([a-z0-9-]+)\(", line) for line, _ in lines]
-    counts = collections.Counter(match[1] for match in found if match)
-    report["ops"] = {name: counts[name] for name in (*HOST, *RARE)}
-    report["ops_in_entry"] = counts.total() - sum(counts[name] for name in _FREE)
-    report["cycles"] = sum(
-        times * int(cycles)
-        for line, times in lines
-        for cycles in re.findall(r'"estimated_cycles":"(\d+)"', line)
-    )
-    return report
-
-
-def _executed(text: str) -> tuple[list[tuple[str, int]], int]:
-    """The lines of the entry computation and of those that it calls or repeats.
-
-    Returns: (line, how often it is executed) for each; the number of loops of unknown
-      length, whose bodies count once.
-    """
-    blocks = re.split(r"\n(?=(?:ENTRY )?%\S+ \()", text)
-    bodies = {block.split(" (")[0].split()[-1]: block.splitlines() for block in blocks}
-    todo = [(re.search(r"^ENTRY (%\S+)", text, re.MULTILINE)[1], 1)]
-    lines, unknown = [], 0
-    while todo:
-        name, times = todo.pop()
-        for line in bodies.get(name, []):
-            lines.append((line, times))
-            if call := re.search(r" call\(.*to_apply=(%[^\s,]+)", line):
-                todo.append((call[1], times))
-            elif loop := re.search(r" while\(.*body=(%[^\s,]+)", line):
-                count = _length_of(line, bodies)
-                unknown += count is None
-                todo.append((loop[1], times * (count or 1)))
-    return lines, unknown
-
-
-def _length_of(loop: str, bodies: dict[str, list[str]]) -> int | None:
-    """How often a loop runs; None if unknown.
-
-    The compiler for TPUs does not note it. The loops of a step count up from 0, and
-    their conditions compare with a constant.
-    """
-    if noted := re.search(r'"known_trip_count":\{"n":"(\d+)"', loop):
-        return int(noted[1])
-    condition = "\n".join(bodies[re.search(r"condition=(%[^\s,]+)", loop)[1]])
-    end = re.search(r"ROOT .* compare\(%\S+, (%\S+)\), direction=LT", condition)
-    constants = dict(re.findall(r"(%\S+) = s32\[\]\S* constant\((\d+)\)", condition))
-    return int(constants[end[1]]) if end and end[1] in constants else None
+    kinds = re.findall(r" = (?:\(.*?\)|\S+) ([a-z0-9-]+)\(", text)
+    cycles = re.findall(r'"estimated_cycles":"(\d+)"', text)
+    return {
+        "aliased": aliases[1].count("-alias") if aliases else 0,
+        "ops": {name: kinds.count(name) for name in (*HOST, *RARE)},
+        "cycles": sum(map(int, cycles)),
+    }
 
 
 if __name__ == "__main__":

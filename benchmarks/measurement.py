@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shared by the benchmarks: models and steps; their FLOPs, memory and time; tables.
 
-Imported first, it puts the checkout before an installed electra_tf. The steps are those
-of run_pretraining.py and run_finetuning.py. peer_torch.py imports this, too, and counts
-the time that it takes: what loads longer is imported where it is used.
+Imported first, it puts the checkout before an installed electra_tf. The step is that of
+run_pretraining.py. peer_torch.py imports this, too, and counts the time that it takes:
+what loads longer is imported where it is used.
 
 FLOPs are those that the model needs: matrix products only, a multiply-add as two, the
 backward pass as two products for each of the forward pass. Element-wise work, softmax,
@@ -21,7 +21,6 @@ import os
 import platform
 import re
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -36,70 +35,35 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-# Flags defined here belong to the script that calls define_step_flags.
+# Flags defined here belong to the script that calls define_choices.
 flags.disclaim_key_flags()
 
 
-class Encoder(NamedTuple):
-    """The sizes of a transformer."""
+def step_flops(config: PretrainingConfig) -> int:
+    """FLOPs of one training step: forward and backward pass of both networks.
 
-    layers: int
-    hidden: int
-    intermediate: int
-    heads: int
-
-    @classmethod
-    def of(cls, config) -> Encoder:
-        """The sizes in a ModelConfig."""
-        names = ("num_hidden_layers", "hidden_size", "intermediate_size")
-        return cls(*(getattr(config, n) for n in (*names, "num_attention_heads")))
-
-    def flops_per_token(self, length: int, embedding: int) -> int:
-        """Forward pass over a sequence of `length`, without a head."""
-        h = self.hidden
+    ELECTRA-Small, 32 x 128, 19 masked: 288e9, of which 252 are the discriminator's
+    encoder, 20 the generator's, 14 the generator's head and softmax, 2 the
+    discriminator's head.
+    """
+    length, embedding = config.max_seq_length, config.embedding_size
+    main, generator = config.model_config(), config.generator_config()
+    for_token = 0
+    for shape in (main, generator):
+        h = shape.hidden_size
         projections = 2 * 4 * h * h  # query, key, value, output
         attention = 2 * 2 * length * h  # scores, weighted sum of the values
-        feed_forward = 2 * 2 * h * self.intermediate
+        feed_forward = 2 * 2 * h * shape.intermediate_size
         project = 2 * embedding * h if embedding != h else 0
-        return self.layers * (projections + attention + feed_forward) + project
-
-
-class Sizes(NamedTuple):
-    """Everything that the FLOPs of a pre-training step depend on."""
-
-    discriminator: Encoder
-    generator: Encoder
-    embedding: int
-    vocab: int
-    batch: int
-    length: int
-    masked: int  # positions per sequence with a vocabulary softmax
-
-    @classmethod
-    def of(cls, config: PretrainingConfig) -> Sizes:
-        networks = config.model_config(), config.generator_config()
-        tables = config.embedding_size, config.vocab_size
-        batch = config.train_batch_size, config.max_seq_length
-        masked = config.max_predictions_per_seq
-        return cls(*map(Encoder.of, networks), *tables, *batch, masked)
-
-    def step_flops(self) -> int:
-        """FLOPs of one training step: forward and backward pass of both networks.
-
-        ELECTRA-Small, 32 x 128, 19 masked: 288e9, of which 252 are the discriminator's
-        encoder, 20 the generator's, 14 the generator's head and softmax, 2 the
-        discriminator's head.
-        """
-        tokens = self.batch * self.length
-        networks = self.discriminator, self.generator
-        shape = self.length, self.embedding
-        encoders = sum(network.flops_per_token(*shape) for network in networks)
-        h = self.discriminator.hidden
-        head = 2 * h * h + 2 * h
-        transform = 2 * self.generator.hidden * self.embedding
-        softmax = 2 * self.embedding * self.vocab
-        masked = self.batch * self.masked
-        return 3 * (tokens * (encoders + head) + masked * (transform + softmax))
+        layer = projections + attention + feed_forward
+        for_token += shape.num_hidden_layers * layer + project
+    h = main.hidden_size
+    head = 2 * h * h + 2 * h
+    transform = 2 * generator.hidden_size * embedding
+    softmax = 2 * embedding * config.vocab_size
+    for_mask = config.max_predictions_per_seq * (transform + softmax)
+    sequence = length * (for_token + head) + for_mask
+    return 3 * config.train_batch_size * sequence
 
 
 def peak_memory(*, reset: bool = False) -> int:
@@ -263,28 +227,12 @@ def define_choices(name: str, default: list, known: tuple, text: str) -> None:
     )
 
 
-def define_step_flags(script: str) -> None:
-    """The flags of every benchmark of a training step."""
-    flags.DEFINE_string("hparams", "{}", f"Hparams of {script}.")
-    flags.DEFINE_integer("batch_size", 32, "Sequences of a step.", lower_bound=1)
-    flags.DEFINE_integer("steps", 10, "Loops of steps that are timed.", lower_bound=1)
-    flags.DEFINE_string("json", None, "File for all that was measured.")
-
-
 def numbers(vocab_size: int) -> Vocabulary:
     """The special tokens, then 0, 1, 2, ..."""
     from electra_tf.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
     count = vocab_size - len(SPECIAL_TOKENS)
     return Vocabulary((*SPECIAL_TOKENS, *map(str, range(count))))
-
-
-def train_vocabulary(corpus: str | Path, path: Path, vocab_size: int) -> str:
-    """Runs build_vocab.py on a corpus; returns the vocabulary's path."""
-    command = [sys.executable, str(ROOT / "build_vocab.py"), f"--corpus-dir={corpus}"]
-    command += [f"--vocab-size={vocab_size}", f"--output-file={path}"]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return str(path)
 
 
 def random_model(folder: Path, vocab_file: str, hparams: dict):
@@ -333,12 +281,17 @@ def write_data(config: PretrainingConfig, count: int = 4096) -> Vocabulary:
     return write_tokens(config.vocab_file, numbers(config.vocab_size).tokens)
 
 
-def place(config, make_task: Callable, make_optimizer: Callable):
-    """Returns task, state and placement, on the first GPU or without any on the CPU."""
+def place(config: PretrainingConfig, special: tuple[int, int, int]):
+    """Returns task, state and placement, on the first GPU or without any on the CPU.
+
+    Args:
+      special: the ids of [CLS], [SEP] and [MASK].
+    """
     import keras
     import tensorflow as tf
 
-    from electra_tf.train import distribution
+    from electra_tf.pretrain import pretraining
+    from electra_tf.train import distribution, optimization
     from electra_tf.train import step as training_step
 
     gpus = tf.config.list_physical_devices("GPU")
@@ -348,20 +301,10 @@ def place(config, make_task: Callable, make_optimizer: Callable):
     print(distribution.describe(placement, config.precision), flush=True)
     keras.utils.set_random_seed(config.seed)
     with placement.strategy.scope():
-        task = make_task()
-        state = training_step.TrainState(task.model, make_optimizer())
+        task = pretraining.task_of(pretraining.build_pretrainer(config, special))
+        optimizer = optimization.create_optimizer(config)
+        state = training_step.TrainState(task.model, optimizer)
     return task, state, placement
-
-
-def place_pretraining(config: PretrainingConfig, special: tuple[int, int, int]):
-    """`place` for pre-training; `special` are the ids of [CLS], [SEP] and [MASK]."""
-    from electra_tf.pretrain import pretraining
-    from electra_tf.train import optimization
-
-    def make_task():
-        return pretraining.task_of(pretraining.build_pretrainer(config, special))
-
-    return place(config, make_task, lambda: optimization.create_optimizer(config))
 
 
 def make_loop(config: PretrainingConfig, vocab: Vocabulary):
@@ -370,7 +313,7 @@ def make_loop(config: PretrainingConfig, vocab: Vocabulary):
     from electra_tf.pretrain.pretrain_data import RunData
     from electra_tf.train import step as training_step
 
-    task, state, placement = place_pretraining(config, (2, 3, 4))
+    task, state, placement = place(config, (2, 3, 4))
     step = training_step.TrainingStep(task, state, placement, seed=config.seed)
     batches = run.batches_of(config, RunData(vocab), placement)
     done = 0

@@ -19,12 +19,17 @@ import csv
 import os
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
-from measurement import Device, Encoder, Sizes, measure_steps
+from measurement import Device, measure_steps, step_flops
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+if TYPE_CHECKING:
+    from electra_tf.config.model import ModelConfig
+    from electra_tf.config.pretraining import PretrainingConfig
 
 TYPES = {"float32": torch.float32, "mixed_bfloat16": torch.bfloat16}
 LAYER_NORM_EPSILON = 1e-12
@@ -37,13 +42,14 @@ def layer_norm(width: int) -> nn.LayerNorm:
 class Embeddings(nn.Module):
     """Word, segment and position embeddings, shared by both networks."""
 
-    def __init__(self, sizes: Sizes, dropout: float):
+    def __init__(self, config: PretrainingConfig):
         super().__init__()
-        self.word = nn.Embedding(sizes.vocab, sizes.embedding)
-        self.segment = nn.Embedding(2, sizes.embedding)
-        self.position = nn.Embedding(max(512, sizes.length), sizes.embedding)
-        self.norm = layer_norm(sizes.embedding)
-        self.dropout = nn.Dropout(dropout)
+        shape, width = config.model_config(), config.embedding_size
+        self.word = nn.Embedding(config.vocab_size, width)
+        self.segment = nn.Embedding(2, width)
+        self.position = nn.Embedding(shape.max_position_embeddings, width)
+        self.norm = layer_norm(width)
+        self.dropout = nn.Dropout(shape.hidden_dropout_prob)
 
     def forward(self, ids: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
         position = self.position.weight[: ids.shape[1]]
@@ -55,18 +61,19 @@ class Embeddings(nn.Module):
 class Network(nn.Module):
     """Projection of the embeddings and a stack of layers."""
 
-    def __init__(self, size: Encoder, embedding: int, dropout: float):
+    def __init__(self, shape: ModelConfig, embedding: int):
         super().__init__()
-        same = embedding == size.hidden
-        self.project = nn.Identity() if same else nn.Linear(embedding, size.hidden)
+        h = shape.hidden_size
+        self.project = nn.Identity() if embedding == h else nn.Linear(embedding, h)
         layer = nn.TransformerEncoderLayer(
-            *(size.hidden, size.heads, size.intermediate, dropout, "gelu"),
+            *(h, shape.num_attention_heads, shape.intermediate_size),
+            *(shape.hidden_dropout_prob, "gelu"),
             layer_norm_eps=LAYER_NORM_EPSILON,
             batch_first=True,
         )
         layer.dropout = nn.Identity()  # between the dense layers, BERT has none
         self.layers = nn.TransformerEncoder(
-            layer, size.layers, enable_nested_tensor=False
+            layer, shape.num_hidden_layers, enable_nested_tensor=False
         )
 
     def forward(self, x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
@@ -76,17 +83,16 @@ class Network(nn.Module):
 class Electra(nn.Module):
     """Generator and discriminator: forward gives loss and metrics."""
 
-    def __init__(self, sizes: Sizes, dropout: float):
+    def __init__(self, config: PretrainingConfig):
         super().__init__()
-        self.embeddings = Embeddings(sizes, dropout)
-        networks = (sizes.generator, sizes.discriminator)
-        self.generator, self.discriminator = (
-            Network(size, sizes.embedding, dropout) for size in networks
-        )
-        self.transform = nn.Linear(sizes.generator.hidden, sizes.embedding)
-        self.transform_norm = layer_norm(sizes.embedding)
-        self.output_bias = nn.Parameter(torch.zeros(sizes.vocab))
-        h = sizes.discriminator.hidden
+        self.embeddings = Embeddings(config)
+        width, small = config.embedding_size, config.generator_config()
+        self.generator = Network(small, width)
+        self.discriminator = Network(config.model_config(), width)
+        self.transform = nn.Linear(small.hidden_size, width)
+        self.transform_norm = layer_norm(width)
+        self.output_bias = nn.Parameter(torch.zeros(config.vocab_size))
+        h = config.model_config().hidden_size
         self.replaced = nn.Sequential(nn.Linear(h, h), nn.GELU(), nn.Linear(h, 1))
         for name, weights in self.named_parameters():
             if weights.ndim > 1:
@@ -151,20 +157,22 @@ def update(model: nn.Module, optimizer: torch.optim.Optimizer, loss) -> torch.Te
     return norm
 
 
-def random_batch(sizes: Sizes, device: str) -> list[torch.Tensor]:
+def random_batch(config: PretrainingConfig, device: str) -> list[torch.Tensor]:
     """[CLS] tokens [SEP] without padding, some of them masked."""
-    ids = torch.randint(5, sizes.vocab, (sizes.batch, sizes.length))
+    batch, length = config.train_batch_size, config.max_seq_length
+    ids = torch.randint(5, config.vocab_size, (batch, length))
     ids[:, 0], ids[:, -1] = 2, 3
-    positions = torch.randint(1, sizes.length - 1, (sizes.batch, sizes.masked))
+    count = config.max_predictions_per_seq
+    positions = torch.randint(1, length - 1, (batch, count))
     masked = ids.clone()
     as_mask = torch.rand(positions.shape) < 0.85
-    rows = torch.arange(sizes.batch)[:, None].expand_as(positions)
+    rows = torch.arange(batch)[:, None].expand_as(positions)
     masked[rows[as_mask], positions[as_mask]] = 4
     mask, segments = torch.ones_like(ids), torch.zeros_like(ids)
     return [t.to(device) for t in (ids, mask, segments, masked, positions)]
 
 
-def measure(job: dict, sizes: Sizes, dropout: float) -> dict:
+def measure(job: dict, config: PretrainingConfig) -> dict:
     """The measurements of pretraining_step.py, for PyTorch."""
     gpu = torch.cuda.is_available()
     device, dtype = "cuda" if gpu else "cpu", TYPES[job["precision"]]
@@ -172,14 +180,14 @@ def measure(job: dict, sizes: Sizes, dropout: float) -> dict:
     if gpu:
         torch.set_float32_matmul_precision("high")  # as TensorFlow has it by default
     torch.manual_seed(42)
-    model = Electra(sizes, dropout).to(device)
+    model = Electra(config).to(device)
     optimizer = make_optimizer(model, 1e-5)
     plain = contextlib.nullcontext() if job["fused"] else sdpa_kernel(SDPBackend.MATH)
 
     def run(count):
         for _ in range(count):
             with torch.autocast(device, dtype, enabled=dtype is not torch.float32):
-                loss, metrics = model(*random_batch(sizes, device))
+                loss, metrics = model(*random_batch(config, device))
             norm = update(model, optimizer, loss)
             metrics = torch.cat([metrics, norm[None]])
         return metrics.tolist()[0]  # waits for the device
@@ -199,7 +207,7 @@ def measure(job: dict, sizes: Sizes, dropout: float) -> dict:
     version, peak = f"PyTorch {torch.__version__}", gpu_peak if gpu else None
     place = Device(name, version, make_matmul, peak)
     with plain:
-        return measure_steps(run, place, sizes.step_flops(), job)
+        return measure_steps(run, place, step_flops(config), job)
 
 
 def run_command() -> None:

@@ -35,7 +35,7 @@ import time
 
 import measurement
 from absl import flags
-from measurement import Sizes, define_choices, define_step_flags, median, print_table
+from measurement import define_choices, median, print_table, step_flops
 
 from electra_tf import cli, startup
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
@@ -52,7 +52,10 @@ flags.DEFINE_float("dropout", 0.1, "Dropout rate.", lower_bound=0, upper_bound=1
 flags.DEFINE_enum("peer", None, ["torch"], "Also times the same step in PyTorch.")
 flags.DEFINE_integer("repeats", 2, "Processes for each variant.", lower_bound=1)
 cli.define_path("profile", None, "Folder for profiles of 5 more steps of TensorFlow.")
-define_step_flags("run_pretraining.py")
+flags.DEFINE_string("hparams", "{}", "Hparams of run_pretraining.py.")
+flags.DEFINE_integer("batch_size", 32, "Sequences of a step.", lower_bound=1)
+flags.DEFINE_integer("steps", 10, "Loops of steps that are timed.", lower_bound=1)
+flags.DEFINE_string("json", None, "File for all that was measured.")
 
 
 SHOWN = "{version} on {device}, {seconds[0]:.4g} s, loss {loss[0]:.3f} to {loss[1]:.3f}"
@@ -129,7 +132,7 @@ def config_of(variant: dict, data_dir: str = NO_DATA) -> PretrainingConfig:
 def flops_of(config: PretrainingConfig) -> int:
     """FLOPs of a step of plain ELECTRA; 0 for others, which are not counted."""
     plain = (config.objective, config.generator) == ("electra", "masked_lm")
-    return Sizes.of(config).step_flops() if plain else 0
+    return step_flops(config) if plain else 0
 
 
 def run_variant(variant: dict) -> dict:
@@ -143,7 +146,7 @@ def measure(job: dict) -> dict:
     if job["framework"] == "torch":
         import peer_torch
 
-        return peer_torch.measure(job, Sizes.of(config_of(job)), FLAGS.dropout)
+        return peer_torch.measure(job, config_of(job))
     startup.import_tensorflow()
     import tensorflow as tf
 

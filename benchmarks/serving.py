@@ -8,8 +8,7 @@ The model has ELECTRA-Small's size, random weights and a vocabulary made from th
 examples. The sides take turns at the same requests, and get the same ids
 (encoder) or the same strings (detector: tokenizer, model, probabilities and character
 offsets). Batches follow each other through a text, so their lengths differ as in
-practice. "Quiet" is the median over requests of each one's fastest run; "times as fast"
-compares that.
+practice. The time is the median over requests of each one's fastest run.
 """
 
 import contextlib
@@ -24,8 +23,9 @@ from pathlib import Path
 
 import measurement
 from absl import flags
-from measurement import ROOT, print_table, random_model, save, train_vocabulary
+from measurement import ROOT, print_table, random_model, save
 
+import electra_tf
 from electra_tf import cli, startup
 
 FLAGS = flags.FLAGS
@@ -67,7 +67,7 @@ def main(_):
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         vocab = folder / "vocab.txt"
-        train_vocabulary(ROOT / "examples" / "corpus", vocab, 8000)
+        electra_tf.train_vocabulary(ROOT / "examples" / "corpus", 8000, vocab)
         stored = random_model(folder, str(vocab), json.loads(FLAGS.hparams))
         peer = folder / "peer"
         huggingface.write_huggingface(stored, "discriminator", peer, log=lambda _: None)
@@ -100,43 +100,22 @@ def requests_of(texts: list[str], stored) -> dict[int, dict[str, list]]:
     return found
 
 
-HEAD = "what | batch | side | quiet ms | p50 ms | p99 ms | times as fast | difference"
-FORM = (
-    "{what} | {batch} | {side} | {quiet:.2f} | {p50:.2f} | {p99:.2f} | {speed:.2f} | "
-    "{difference:.1e}"
-)
+HEAD = "what | batch | side | ms | times as fast"
+FORM = "{what} | {batch} | {side} | {ms:.2f} | {speed:.2f}"
 
 
 def compare(sides: dict, all_requests: dict, found: dict):
     """Measures all sides in turns: rows of the table; `found` gets all seconds."""
     for what, (size, of_size) in itertools.product(FLAGS.what, all_requests.items()):
-        own = {
-            side: functions[what]
-            for side, functions in sides.items()
-            if what in functions
-        }
-        requests, seconds = of_size[what], {side: [] for side in own}
-        answers = {
-            side: numbers(requests[0], run(prepare(requests[0])))
-            for side, (prepare, run, numbers) in own.items()
-        }
+        seconds = {side: [] for side, known in sides.items() if what in known}
         for _ in range(FLAGS.rounds):
-            for side, (prepare, run, _) in own.items():
-                seconds[side].append(time_requests(prepare, run, requests))
+            for side, rounds in seconds.items():
+                rounds.append(time_requests(*sides[side][what], of_size[what]))
         found[f"{what} {size}"] = seconds
         quiet = {side: quiet_seconds(rounds) for side, rounds in seconds.items()}
-        for side, rounds in seconds.items():
-            in_order = sorted(1e3 * s for r in rounds for s in r)
-            yield {
-                "what": what,
-                "batch": size,
-                "side": side,
-                "quiet": 1e3 * quiet[side],
-                "p50": statistics.median(in_order),
-                "p99": in_order[int(0.99 * (len(in_order) - 1))],
-                "speed": quiet["torch"] / quiet[side],
-                "difference": max_difference(answers[side], answers["torch"]),
-            }
+        for side, value in quiet.items():
+            row = {"what": what, "batch": size, "side": side, "ms": 1e3 * value}
+            yield row | {"speed": quiet["torch"] / value}
 
 
 def quiet_seconds(rounds: list[list[float]]) -> float:
@@ -145,12 +124,6 @@ def quiet_seconds(rounds: list[list[float]]) -> float:
     So the cost of other programs is left out, as far as there was a quiet moment.
     """
     return statistics.median(map(min, zip(*rounds, strict=True)))
-
-
-def max_difference(ours: list, theirs: list) -> float:
-    """The greatest difference of two lists of rows of numbers."""
-    sides = [list(itertools.chain(*rows)) for rows in (ours, theirs)]
-    return max(abs(a - b) for a, b in zip(*sides, strict=True))
 
 
 def time_requests(prepare, run, requests: list) -> list[float]:
@@ -166,7 +139,7 @@ def time_requests(prepare, run, requests: list) -> list[float]:
 
 
 def our_functions(side: str, stored, peer: Path, directory: Path) -> dict:
-    """What -> (prepare a request, run it, numbers per row of the result)."""
+    """What -> (prepare a request, run it)."""
     import tensorflow as tf
     import tensorflow_text  # noqa: F401
 
@@ -192,13 +165,9 @@ def our_functions(side: str, stored, peer: Path, directory: Path) -> dict:
     def encode(inputs):
         return answer("encoder", **inputs)["sequence_output"]
 
-    def detected(texts, found):
-        pairs = zip(found["probabilities"], found["num_tokens"], strict=True)
-        return [row[:count].tolist() for row, count in pairs]
-
     found = {
-        "encoder": (partial(padded, multiple=multiple), encode, real_rows),
-        "detector": (unchanged, lambda texts: answer("detector", text=texts), detected),
+        "encoder": (partial(padded, multiple=multiple), encode),
+        "detector": (list, lambda texts: answer("detector", text=texts)),
     }
     return {what: found[what] for what in loaded}
 
@@ -224,7 +193,7 @@ def onnx_functions(peer: Path, directory: Path) -> dict:
     def encode(inputs):
         return session.run(["sequence_output"], inputs)[0]
 
-    return {"encoder": (padded, encode, real_rows)}
+    return {"encoder": (padded, encode)}
 
 
 def torch_functions(directory: Path) -> dict:
@@ -254,18 +223,7 @@ def torch_functions(directory: Path) -> dict:
         probabilities = torch.sigmoid(model(**inputs).logits).numpy()
         return probabilities, offsets, inputs["attention_mask"].numpy()
 
-    def detected(texts, found):
-        pairs = zip(found[0], found[2].sum(axis=1), strict=True)
-        return [row[1 : count - 1].tolist() for row, count in pairs]
-
-    return {
-        "encoder": (tensors, encode, real_rows),
-        "detector": (unchanged, detect, detected),
-    }
-
-
-def unchanged(request):
-    return request
+    return {"encoder": (tensors, encode), "detector": (list, detect)}
 
 
 def padded(request, multiple: int = 1) -> dict:
@@ -277,13 +235,6 @@ def padded(request, multiple: int = 1) -> dict:
     ids, mask = (np.pad(x, padding) for x in (ids, mask))
     names = ("input_word_ids", "input_mask", "input_type_ids")
     return dict(zip(names, (ids, mask, np.zeros_like(ids)), strict=True))
-
-
-def real_rows(request, sequence) -> list:
-    """The first number of each real token's vector, row by row."""
-    counts = [sum(row) for row in request[1]]
-    pairs = zip(sequence, counts, strict=True)
-    return [row[:count, 0].tolist() for row, count in pairs]
 
 
 if __name__ == "__main__":
