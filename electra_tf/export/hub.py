@@ -12,7 +12,6 @@ reads, prints nor stores them.
 from __future__ import annotations
 
 import glob
-import importlib.util
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,8 +46,6 @@ def check(request: ExportRequest) -> None:
             f"--publish {publish} does not take --format {form} or --private: Kaggle "
             "takes hub\n(a new model is private there), Hugging Face hub, huggingface."
         )
-    if is_kaggle and importlib.util.find_spec("kagglehub") is None:
-        raise UserError("publishing needs kagglehub: pip install kagglehub")
     if not publish or request.names_model:
         return
     given = [f"--{n.replace('_', '-')}" for n in _OF_EXPORTS if getattr(request, n)]

@@ -8,14 +8,13 @@ refused.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
-from electra_tf.errors import UserError
+from electra_tf import startup
 from electra_tf.export import saved_model
 from electra_tf.export.request import ExportRequest
 from electra_tf.export.signatures import NAMES, Check, Servable
@@ -30,7 +29,6 @@ POSITIONS = "masked_lm_positions"
 OPSET = 18
 # Type of the weights -> allowed difference, relative beyond 1; None: only measured.
 TOLERANCE = {"float32": 1e-4, "int8": None}
-_PACKAGES = ("onnx", "onnxruntime", "tf2onnx")
 
 
 def convert(signature: Any) -> Any:
@@ -97,11 +95,10 @@ def measure(path: Path, check: Check, precision: str) -> list[verification.Resul
 
 def export_onnx(request: ExportRequest) -> str:
     """A file for each part, or for one task, with the vocabulary and a card."""
-    for package in _PACKAGES:
-        if importlib.util.find_spec(package) is None:
-            raise UserError(
-                f'--format onnx needs the package {package}: pip install -e ".[onnx]"'
-            )
+    with startup.optional("tf2onnx", "--format onnx", "onnx"):
+        import onnx  # noqa: F401
+        import onnxruntime  # noqa: F401
+        import tf2onnx  # noqa: F401
     facts: dict[str, Any] = {"precision": request.precision, "opset": OPSET}
     source, parts = saved_model.servables_of(request, known=WHAT)
     if isinstance(source, FinetunedModel):

@@ -3,8 +3,7 @@
 
 One function compares it with a run, for every purpose, and gives all differences at
 once. It compares what files state, without TensorFlow; only the original's checkpoints
-have to be opened for their shape. Above 600 lines: the fields that weights show are
-inferred and compared here.
+have to be opened for their shape.
 """
 
 from __future__ import annotations
@@ -144,7 +143,7 @@ class CheckpointInfo:
           config: or the hparams that a user sets.
           purpose: RESUME or EVALUATE: the same model; WARM_START: weights whose
             objective, vocabulary and length may differ; FINETUNE: the encoder; EXPORT:
-            weights, files and hparams of one whole model.
+            files and hparams of one whole model.
         """
         there = self.shape if purpose == FINETUNE else self.known
         if purpose == WARM_START:
@@ -157,12 +156,8 @@ class CheckpointInfo:
             here = dataclasses.asdict(config.model_config()) | config.identity()
             here["embedding_size"] = config.embedding_size
             here["do_lower_case"] = config.do_lower_case
-        found = []
-        if purpose == EXPORT:
-            found = contradictions(self.inferred, there | here)
         ignored = _IGNORED.get(purpose, ())
-        more = [d for d in differences(there, here) if d not in found]
-        return found + [d for d in more if d[0] not in ignored]
+        return [d for d in differences(there, here) if d[0] not in ignored]
 
     def check(
         self,
@@ -200,7 +195,7 @@ class CheckpointInfo:
                 reasons.append(f"its text is {stored} there, {ours} here")
                 remedies.append(f"Set strip_accents in {vocab.path}.json as it was.")
         if purpose == EXPORT:
-            remedies = ["Weights, the files beside them and hparams must agree."]
+            remedies = ["The files beside the weights and hparams must agree."]
         elif fitting:
             remedies.append(f"These hparams fit it: {json.dumps(fitting)}")
         if reasons:
@@ -575,28 +570,6 @@ def _assumed(shapes: Shapes) -> set[str]:
         return {"max_seq_length"}
     unknown = set() if len(objectives.with_heads(scopes)) == 1 else {"objective"}
     return {"max_seq_length", "generator"} | unknown
-
-
-def contradictions(
-    inferred: Mapping[str, Any], stated: Mapping[str, Any]
-) -> list[Difference]:
-    """`differences` from stated fields, without those that no weight shows."""
-    found = []
-    for name, seen, value in differences(inferred, stated):
-        shown = objectives.OBJECTIVES[seen].heads if name == "objective" else ()
-        if shown == (objectives.DISCRIMINATOR_HEAD,):
-            kind = objectives.OBJECTIVES.get(value)  # It may have left.
-            if kind and inferred["generator"] in kind.generators:
-                continue
-        # Names show whether blocks are pre-norm, not which of the kinds they are.
-        if name == "block" and (kind := BLOCKS.get(value)):
-            if kind.is_pre_norm == BLOCKS[seen].is_pre_norm:
-                continue
-        # Of one width, both have the same shapes.
-        if name == "embedding_sharing" and (seen, value) == ("untied", "disentangled"):
-            continue
-        found.append((name, seen, value))
-    return found
 
 
 def note_of_heads(width: int, origin: str) -> str:

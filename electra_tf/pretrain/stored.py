@@ -71,6 +71,6 @@ def _check_complete(stored: StoredModel) -> None:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise UserError(
             f"{stored.origin} is not a whole model: {problems[0]}{more}.\n"
-            "Is it the right file, and of the ELECTRA family?",
+            "Is it an ELECTRA model, and do hparams and the files beside it fit?",
             EXIT_DAMAGED,
         )

@@ -285,9 +285,9 @@ def test_wrong_weights_are_refused(foreign, code, text, change):
         (2, "position_embedding_type", {"position_embedding_type": "relative_key"}),
         (2, "hidden_size", {"hidden_size": "wide"}),
         (2, "config.json is 0", {"hidden_size": 0}),
-        (2, "hidden_size is 32", {"hidden_size": 64}),
-        (2, "num_hidden_layers is 2", {"num_hidden_layers": 3}),
-        (2, "embedding_size is 16", {"embedding_size": 8}),
+        (65, "its place has", {"hidden_size": 64}),
+        (65, "layer_2", {"num_hidden_layers": 3}),
+        (65, "its place has", {"embedding_size": 8}),
         (65, "1000 word embeddings", {"vocab_size": 30522}),
     ],
 )
