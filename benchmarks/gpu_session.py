@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """All that is to be measured on a GPU, the most important first, in a given time.
 
-    python benchmarks/gpu_session.py --output-dir O --corpus C --pairs blimp.jsonl
+    python benchmarks/gpu_session.py --output-dir O
     python benchmarks/gpu_session.py --output-dir O --rehearse
 
-First the steps of pre-training (pretraining_step.py), the first of each shape with two
-lines of its profile; then, with --corpus and --pairs, experiments/run.py blimp --scale
-gpu. O/session.md has what was printed. Repeated, the command goes on where its time was
-over. --rehearse makes tiny steps, on any device.
+Steps of pre-training (pretraining_step.py), the first of each shape with two lines of
+its profile. O/session.md has what was printed. Repeated, the command goes on where its
+time was over. --rehearse makes tiny steps, on any device.
 """
 
+import itertools
 import json
 import os
 import re
@@ -19,7 +19,6 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import NamedTuple
 
 from absl import flags
 from measurement import ROOT, in_process
@@ -28,12 +27,9 @@ from electra_tf import cli, startup
 
 FLAGS = flags.FLAGS
 cli.define_path("output_dir", None, "What was measured.", required=True)
-cli.define_path("corpus", None, "Of experiments/run.py blimp.")
-cli.define_path("pairs", None, "Of experiments/run.py blimp.")
 flags.DEFINE_float("minutes", 10, "When to stop.", lower_bound=0)
 flags.DEFINE_bool("rehearse", False, "Tiny steps, to see that all of it works.")
 
-OTHERS = "float32,mixed_float16"
 TINY = {
     "max_seq_length": 16,
     "vocab_size": 300,
@@ -49,43 +45,7 @@ TINY = {
 _PRODUCT = re.compile("gemm|xmma|cutlass|cublas|matmul|dot", re.IGNORECASE)
 
 
-class Steps(NamedTuple):
-    """Variants of pretraining_step.py; `profiled` takes a profile of them."""
-
-    model: str
-    batch_size: int
-    length: int
-    precision: str = "mixed_bfloat16"
-    jit: str = "on"
-    profiled: bool = False
-
-    @property
-    def name(self) -> str:
-        """A file name."""
-        return "-".join(map(str, self[:-1])).replace(",", "+")
-
-    def command(self, folder: Path) -> list[str]:
-        """Measures them and writes `name`.json."""
-        hparams: dict = {"max_seq_length": self.length}
-        size = self.batch_size
-        if FLAGS.rehearse:
-            hparams, size = TINY, 2
-        values = {
-            "model": self.model,
-            "batch_size": size,
-            "hparams": json.dumps(hparams),
-            "precision": self.precision,
-            "jit": self.jit,
-            "repeats": 1,
-            "steps": 1 if FLAGS.rehearse else 5,
-            "json": folder / f"{self.name}.json",
-        }
-        if self.profiled:
-            values["profile"] = folder / self.name
-        script = str(ROOT / "benchmarks" / "pretraining_step.py")
-        return [sys.executable, script, *(f"--{k}={v}" for k, v in values.items())]
-
-
+# Recipe, sequences of a batch, tokens of a sequence.
 SHAPES = [
     ("electra_small", 128, 128),
     ("electra_base", 128, 128),
@@ -93,33 +53,42 @@ SHAPES = [
     ("electra_modern_17m", 64, 1024),
     ("electra_modern_150m", 16, 1024),
 ]
-PLAN = [
-    *(Steps(*shape, profiled=True) for shape in SHAPES),
-    *(Steps(*shape, precision=OTHERS) for shape in SHAPES),
-    *(Steps(*shape, f"mixed_bfloat16,{OTHERS}", jit="off") for shape in SHAPES),
-]
+OTHERS = "float32,mixed_float16"
+# Types of numbers, and whether XLA compiles the step.
+KINDS = [("mixed_bfloat16", "on"), (OTHERS, "on"), (f"mixed_bfloat16,{OTHERS}", "off")]
 
 
 def main(_):
     folder, end = Path(FLAGS.output_dir), time.monotonic() + 60 * FLAGS.minutes
     folder.mkdir(parents=True, exist_ok=True)
-    for steps in PLAN:
-        is_there = (ROOT / "configs" / f"{steps.model}.json").exists()
-        if is_there and not (folder / f"{steps.name}.json").exists():
-            run(steps.command(folder), end, folder)
-            for profile in (folder / steps.name).rglob("*.xplane.pb"):
-                found = in_process(profile_of, str(profile))
-                note(folder, "\n".join(map(str, found.values())))
-    if FLAGS.corpus and FLAGS.pairs:
-        script = str(ROOT / "experiments" / "run.py")
-        command = [sys.executable, script, "blimp", "--scale=gpu", "--seeds=1"]
-        command += [f"--corpus={FLAGS.corpus}", f"--pairs={FLAGS.pairs}"]
-        command.append(f"--output-dir={folder / 'blimp'}")
-        if FLAGS.rehearse:
-            hparams = json.dumps(TINY | {"num_train_steps": 10, "num_warmup_steps": 1})
-            run([*command, "--words=10000", f"--hparams={hparams}"], end, folder)
-        else:
-            run([*command, "--words=10000000"], end, folder)
+    for kind, shape in itertools.product(KINDS, SHAPES):
+        measure(folder, end, *shape, *kind)
+
+
+def measure(folder: Path, end: float, model, batch_size, length, precision, jit):
+    """Measures steps unless that is done; of the first kind also takes a profile."""
+    name = f"{model}-{batch_size}-{length}-{precision}-{jit}".replace(",", "+")
+    if (folder / f"{name}.json").exists():
+        return
+    flags = {
+        "model": model,
+        "batch_size": 2 if FLAGS.rehearse else batch_size,
+        "hparams": json.dumps(TINY if FLAGS.rehearse else {"max_seq_length": length}),
+        "precision": precision,
+        "jit": jit,
+        "repeats": 1,
+        "steps": 1 if FLAGS.rehearse else 5,
+        "json": folder / f"{name}.json",
+    }
+    if (precision, jit) == KINDS[0]:
+        flags["profile"] = folder / name
+    script = str(ROOT / "benchmarks" / "pretraining_step.py")
+    run(
+        [sys.executable, script, *(f"--{k}={v}" for k, v in flags.items())], end, folder
+    )
+    for profile in (folder / name).rglob("*.xplane.pb"):
+        found = in_process(profile_of, str(profile))
+        note(folder, "\n".join(map(str, found.values())))
 
 
 def run(command: list[str], end: float, folder: Path) -> None:

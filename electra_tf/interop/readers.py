@@ -190,9 +190,6 @@ def _config_of(run: Path, beside: str | None) -> tuple[dict[str, Any], str | Non
 def _no_model(path: Path) -> UserError:
     """Why no model can be read from a path."""
     if not path.exists():
-        if data := sorted(path.parent.glob(f"{path.name}.data-*")):
-            message = f"{path}.index is missing beside {data[0].name}: copy it again."
-            return UserError(message, EXIT_DAMAGED)
         message = f"{path} is neither a directory nor the prefix of a checkpoint."
         if not path.is_absolute() and len(path.parts) == 2:
             message += f"\nOn the hub: hf download {path} --local-dir {path.name}"

@@ -16,7 +16,6 @@ from tests.helpers.cards import run_snippets
 from tests.helpers.interop_models import (
     TEXTS,
     assert_equal_tensors,
-    flip_one_bit,
     golden,
     inputs,
     quiet,
@@ -150,18 +149,6 @@ def test_tokenizer_of_keras_hub_gives_the_same_ids(tmp_path, config):
     for text, ids in zip(TEXTS, theirs(TEXTS), strict=True):
         assert np.asarray(ids).tolist() == ours.encode(text), text
     assert read(out)[0].tokenizer_config.equivalent(config)
-
-
-# Damaged presets.
-
-
-def test_flipped_bits_are_found_by_checksums(exported, tmp_path):
-    folder = shutil.copytree(exported[0] / "discriminator", tmp_path / "preset")
-    rng = np.random.default_rng(2)
-    for name in ("model.weights.h5", "config.json", "tokenizer.json"):
-        data = flip_one_bit(folder / name, rng)
-        refused(folder, 65, name, "checksum")
-        (folder / name).write_bytes(data)
 
 
 def test_tokenizer_unknown_to_the_original_is_refused(copy):

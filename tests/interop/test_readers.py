@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models of random configurations, exported in each format and read back."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ from electra_tf.config.objectives import GENERATORS, MASKED_LM_HEAD
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import EXIT_CONFIG, UserError
 from electra_tf.interop import huggingface, keras_hub, networks, readers, tf1
-from electra_tf.interop.checkpoint import DISCRIMINATOR_HEAD, EVALUATE, RESUME
+from electra_tf.interop.checkpoint import DISCRIMINATOR_HEAD
 from electra_tf.pretrain.stored import shapes_of
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.text.vocabulary import SPECIAL_TOKENS, Vocabulary, write_tokens
@@ -219,38 +218,6 @@ def test_rows_beyond_the_vocabulary_are_left_out(form, tmp_path):
     write_tokens(vocab_file, [*wide.tokens, "more"])
     texts = ("1024 word embeddings", "1025 tokens", "vocab_file")
     refused(place, EXIT_CONFIG, *texts, vocab_file=None, hparams=hparams)
-
-
-def check_fits(model, config, vocab):
-    model.check(config, vocab, EVALUATE if config.do_eval else RESUME)
-
-
-@pytest.mark.parametrize("form", ["run", "tf1"])
-@pytest.mark.parametrize(
-    "changes",
-    [{OVERRIDES: {"hidden_act": "linear"}}, {"objective": "electra_15"}],
-    ids=["activation", "objective"],
-)
-def test_settings_that_no_shape_shows_must_fit_the_run(form, run, changes, tmp_path):
-    config, vocab = run[0], Vocabulary.load(tmp_path / "vocab.txt")
-    found = readers.find(exported(form, run, tmp_path), **quiet)
-    own = config.to_dict()
-    check_fits(found, config, vocab)
-
-    def changed(hparams):
-        overrides = own[OVERRIDES] | hparams.get(OVERRIDES, {})
-        given = own | hparams | {OVERRIDES: overrides}
-        return PretrainingConfig.from_hparams(own["data_dir"], "run", given)
-
-    for action in ({}, {"do_train": False, "do_eval": True}):
-        with pytest.raises(UserError) as error:
-            check_fits(found, changed(changes | action), vocab)
-        name = next(iter(changes.get(OVERRIDES, changes)))
-        message = str(error.value)
-        assert f"{found.origin} is another model: {name} is" in message
-        fitting = json.loads(message.partition("These hparams fit it: ")[2])
-        back = {OVERRIDES: changes.get(OVERRIDES, {}) | fitting.pop(OVERRIDES, {})}
-        check_fits(found, changed(changes | action | fitting | back), vocab)
 
 
 @pytest.mark.parametrize("form", ["run", "tf1", "huggingface"])

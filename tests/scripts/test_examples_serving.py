@@ -115,16 +115,16 @@ def test_bad_requests_are_refused(server):
     assert send(server, "detectr:predict", b"{}")[0] == 404
     large = json.dumps({"instances": ["a" * 2**17]}).encode()
     assert send(server, "detector:predict", large)[0] == 413
-
-
-@pytest.mark.parametrize("length", ["-1", "", "x", "1e3", "9" * 5000, "99999999"])
-def test_lengths_of_requests(server, length):
-    connection = http.client.HTTPConnection(server.removeprefix("http://"), timeout=60)
-    connection.putrequest("POST", "/v1/models/detector:predict")
-    connection.putheader("Content-Length", length)
-    connection.endheaders()
-    status = 413 if length == "99999999" else 400
-    assert connection.getresponse().status == status
+    for length, status in (
+        ("-1", 400),
+        ("1e3", 400),
+        ("9" * 5000, 400),
+        ("99999", 413),
+    ):
+        connection = http.client.HTTPConnection(server.removeprefix("http://"))
+        headers = {"Content-Length": length}
+        connection.request("POST", "/v1/models/detector:predict", headers=headers)
+        assert connection.getresponse().status == status
 
 
 def test_old_servers_have_the_ops_that_read_text():
