@@ -250,34 +250,24 @@ def random_model(folder: Path, vocab_file: str, hparams: dict):
     return StoredModel(config, vocab, TokenizerConfig(), weights, {}, 0, "random")
 
 
-def write_shards(
-    folder: Path, vocab_size: int, length: int, count: int, num_shards: int = 1
-) -> str:
-    """Writes examples of random ids with two segments; returns the shards' pattern."""
+def write_data(config: PretrainingConfig, count: int = 4096) -> Vocabulary:
+    """Writes a vocabulary and random examples into the config's data directory."""
     import numpy as np
 
     from electra_tf.data import tfrecord
-
-    rng = np.random.default_rng(1)
-    shape = (count // num_shards, length)
-    segments = np.zeros(shape, int)
-    segments[:, length // 2 + 1 :] = 1
-    for shard in range(num_shards):
-        ids = rng.integers(5, vocab_size, shape)
-        ids[:, 0], ids[:, length // 2], ids[:, -1] = 2, 3, 3
-        records = tfrecord.encode_examples(ids, np.ones(shape, int), segments)
-        path = folder / f"pretrain_data.tfrecord-{shard:05d}-of-{num_shards:05d}"
-        path.write_bytes(b"".join(map(tfrecord.frame, records)))
-    return str(folder / "pretrain_data.tfrecord*")
-
-
-def write_data(config: PretrainingConfig, count: int = 4096) -> Vocabulary:
-    """Writes a vocabulary and random examples into the config's data directory."""
     from electra_tf.text.vocabulary import write_tokens
 
     folder = Path(config.data_dir) / "pretrain_tfrecords"
     folder.mkdir()
-    write_shards(folder, config.vocab_size, config.max_seq_length, count)
+    length = config.max_seq_length
+    shape = count, length
+    segments = np.zeros(shape, int)
+    segments[:, length // 2 + 1 :] = 1
+    ids = np.random.default_rng(1).integers(5, config.vocab_size, shape)
+    ids[:, 0], ids[:, length // 2], ids[:, -1] = 2, 3, 3
+    records = tfrecord.encode_examples(ids, np.ones(shape, int), segments)
+    path = folder / "pretrain_data.tfrecord-00000-of-00001"
+    path.write_bytes(b"".join(map(tfrecord.frame, records)))
     return write_tokens(config.vocab_file, numbers(config.vocab_size).tokens)
 
 

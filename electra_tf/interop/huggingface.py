@@ -258,12 +258,6 @@ def read_network(
     found, task = family.read(tensors, config, shape, place, note)
     words = found.get(f"{networks.EMBEDDINGS}word_embeddings")
     if words is not None:
-        if (size := config.get("vocab_size", len(words))) != len(words):
-            raise UserError(
-                f"{folder / CONFIG}: vocab_size is {size}, but {place.name} has "
-                f"{len(words)} word embeddings.",
-                EXIT_DAMAGED,
-            )
         shape = dataclasses.replace(shape, vocab_size=len(words))
     network = Network(shape, embedding_size, found, task)
     family.check_representable(network, str(folder / CONFIG))
