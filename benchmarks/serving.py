@@ -18,7 +18,6 @@ import os
 import statistics
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 
 import measurement
@@ -81,7 +80,7 @@ def main(_):
 
 
 def requests_of(texts: list[str], stored) -> dict[int, dict[str, list]]:
-    """Batch size -> requests of texts, and of their padded ids."""
+    """Batch size -> requests of texts, and of their padded ids with masks."""
     from electra_tf.text import tokenization
     from electra_tf.text.tokenization import Tokenizer
 
@@ -94,8 +93,7 @@ def requests_of(texts: list[str], stored) -> dict[int, dict[str, list]]:
         for number in range(FLAGS.requests):
             first = number * size % (len(texts) - size + 1)
             packed = tokenization.pack(stored.vocab, encoded[first : first + size])
-            ids = [packed.input_ids.tolist(), packed.input_mask.tolist()]
-            found[size]["encoder"].append(ids)
+            found[size]["encoder"].append(packed[:2])
             found[size]["detector"].append(texts[first : first + size])
     return found
 
@@ -110,7 +108,7 @@ def compare(sides: dict, all_requests: dict, found: dict):
         seconds = {side: [] for side, known in sides.items() if what in known}
         for _ in range(FLAGS.rounds):
             for side, rounds in seconds.items():
-                rounds.append(time_requests(*sides[side][what], of_size[what]))
+                rounds.append(time_requests(sides[side][what], of_size[what]))
         found[f"{what} {size}"] = seconds
         quiet = {side: quiet_seconds(rounds) for side, rounds in seconds.items()}
         for side, value in quiet.items():
@@ -126,12 +124,12 @@ def quiet_seconds(rounds: list[list[float]]) -> float:
     return statistics.median(map(min, zip(*rounds, strict=True)))
 
 
-def time_requests(prepare, run, requests: list) -> list[float]:
+def time_requests(run, requests: list) -> list[float]:
     """Seconds of each request."""
-    prepared, found = [prepare(request) for request in requests], []
-    for request in prepared:  # XLA compiles each length
+    found = []
+    for request in requests:  # XLA compiles each length
         run(request)
-    for request in prepared:
+    for request in requests:
         start = time.perf_counter()
         run(request)
         found.append(time.perf_counter() - start)
@@ -139,7 +137,7 @@ def time_requests(prepare, run, requests: list) -> list[float]:
 
 
 def our_functions(side: str, stored, peer: Path, directory: Path) -> dict:
-    """What -> (prepare a request, run it)."""
+    """What -> a function that answers a request."""
     import tensorflow as tf
     import tensorflow_text  # noqa: F401
 
@@ -162,12 +160,9 @@ def our_functions(side: str, stored, peer: Path, directory: Path) -> dict:
         outputs = loaded[what].signatures["serving_default"](**inputs)
         return {name: x.numpy() for name, x in outputs.items()}
 
-    def encode(inputs):
-        return answer("encoder", **inputs)["sequence_output"]
-
     found = {
-        "encoder": (partial(padded, multiple=multiple), encode),
-        "detector": (list, lambda texts: answer("detector", text=texts)),
+        "encoder": lambda request: answer("encoder", **padded(request, multiple)),
+        "detector": lambda texts: answer("detector", text=texts),
     }
     return {what: found[what] for what in loaded}
 
@@ -190,10 +185,10 @@ def onnx_functions(peer: Path, directory: Path) -> dict:
         directory / "encoder.onnx", options, providers=["CPUExecutionProvider"]
     )
 
-    def encode(inputs):
-        return session.run(["sequence_output"], inputs)[0]
+    def encode(request):
+        return session.run(["sequence_output"], padded(request))[0]
 
-    return {"encoder": (padded, encode)}
+    return {"encoder": encode}
 
 
 def torch_functions(directory: Path) -> dict:
@@ -208,12 +203,9 @@ def torch_functions(directory: Path) -> dict:
     options = {"padding": True, "max_length": tokenizer.model_max_length}
     options |= {"truncation": True, "return_tensors": "pt"}
 
-    def tensors(request):
-        return [torch.tensor(x) for x in request]
-
     @torch.inference_mode()
     def encode(request):
-        ids, mask = request
+        ids, mask = map(torch.from_numpy, request)
         return model.electra(ids, attention_mask=mask).last_hidden_state.numpy()
 
     @torch.inference_mode()
@@ -223,16 +215,15 @@ def torch_functions(directory: Path) -> dict:
         probabilities = torch.sigmoid(model(**inputs).logits).numpy()
         return probabilities, offsets, inputs["attention_mask"].numpy()
 
-    return {"encoder": (tensors, encode), "detector": (list, detect)}
+    return {"encoder": encode, "detector": detect}
 
 
 def padded(request, multiple: int = 1) -> dict:
     """The encoder's inputs, as long as a multiple of that."""
     import numpy as np
 
-    ids, mask = (np.array(x, np.int32) for x in request)
-    padding = (0, 0), (0, -ids.shape[1] % multiple)
-    ids, mask = (np.pad(x, padding) for x in (ids, mask))
+    padding = (0, 0), (0, -request[0].shape[1] % multiple)
+    ids, mask = (np.pad(x, padding) for x in request)
     names = ("input_word_ids", "input_mask", "input_type_ids")
     return dict(zip(names, (ids, mask, np.zeros_like(ids)), strict=True))
 
