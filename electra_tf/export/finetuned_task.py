@@ -1,22 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A task of a fine-tuned model as a SavedModel."""
+"""A task of a fine-tuned model as a SavedModel, and for transformers."""
 
 from __future__ import annotations
 
 import functools
+import os
 import re
 from pathlib import Path
 
+import numpy as np
 import tensorflow as tf
 
+from electra_tf.console import Log
 from electra_tf.errors import UserError
 from electra_tf.export import signatures
 from electra_tf.export.request import ExportRequest
 from electra_tf.export.signatures import Servable
 from electra_tf.finetune.results import CONFIG, hparams_in
 from electra_tf.inference.finetuned import FinetunedModel, read_trial
+from electra_tf.interop import huggingface, networks, verification
+from electra_tf.interop.cards import UNSTATED, Publication
+from electra_tf.interop.networks import ENCODER, Network
+from electra_tf.interop.task_heads import TransformersHead
 from electra_tf.paths import escape
 from electra_tf.storage.mirror import bring_files
+from electra_tf.text.tf_packing import EncoderInputs
 
 _TRIAL = re.compile(r"_[0-9]+$")  # ends the name of its folder; a copy's goes on
 
@@ -84,3 +92,54 @@ def task_of(request: ExportRequest, precision: str = "float32") -> FinetunedMode
     folder = trial_dir_of(request)
     vocab_file = request.vocab_file
     return read_trial(folder, request.what, precision, vocab_file=vocab_file)
+
+
+def write_task(
+    model: FinetunedModel,
+    output_dir: str | os.PathLike,
+    log: Log = print,
+    publication: Publication = UNSTATED,
+) -> Path:
+    """Writes a fine-tuned model for transformers, in a folder of its task's name.
+
+    Raises `UserError`: 2 for a head that has no equivalent, else as
+    `write_huggingface`.
+    """
+    task, config = model.reader, model.config
+    heads = huggingface.family_of(config.model_config()).HEADS
+    name, row = task.name, heads.get(task.head.kind)
+    reason = "transformers has no such head"
+    if row is None or (reason := row.reason_against(task)):
+        raise UserError(
+            f"{name} cannot be exported to Hugging Face: {reason}.\n"
+            f"The encoder alone can: --init-checkpoint {model.folder} --what encoder."
+        )
+    stored = model.stored(log)
+    [network] = networks.split(stored, "encoder").values()
+    weights = {v.path: np.asarray(v) for v in model.variables}
+    encoder = {k: v for k, v in weights.items() if k.startswith(ENCODER)}
+    scope = f"task_specific/{name}/"
+    head = {k.removeprefix(scope): v for k, v in weights.items() if k.startswith(scope)}
+    tensors = row.write(task, network.tensors | encoder, head)
+    labels, num_texts = row.labels(task), task.num_texts
+    network = Network(*network[:2], tensors, row, labels, num_texts)
+    checked = _check(model, network, row, stored.vocab.pad_id)
+    facts = {
+        "task": task.settings(),
+        "run": config.model_name,  # "model" is the folder in it
+        "labels": list(task.labels),
+    }
+    return huggingface.write_networks(
+        {name: network}, stored, output_dir, log, publication, checked, facts
+    )
+
+
+def _check(model: FinetunedModel, network: Network, row: TransformersHead, pad_id: int):
+    """Compares the converted head with the original one."""
+    batch = verification.fixed_batch(network.shape, pad_id)
+    [ours] = networks.outputs([network], batch)
+    segments, mask = row.segments_and_mask(batch)
+    inputs = batch["input_ids"], batch["input_mask"], segments
+    outputs = model.head_outputs(EncoderInputs(*map(tf.constant, inputs)))
+    expected = {"logits": row.expected(model.reader, outputs)}
+    return verification.compare("electra_tf as fine-tuned", expected, ours, mask)

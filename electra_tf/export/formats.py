@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import glob
 import pkgutil
+from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 from electra_tf import startup
 from electra_tf.errors import UserError
 from electra_tf.export import hub
 from electra_tf.export.request import ExportRequest
+from electra_tf.interop import huggingface, networks, readers, tf1
 from electra_tf.paths import shown
 from electra_tf.storage.atomic_folder import check_free
 
@@ -29,9 +32,9 @@ class Format(NamedTuple):
 
 _CARD_FLAGS = ("handle", "license", "language")
 FORMATS = {
-    "huggingface": Format("other_libraries:export", reads=("what", *_CARD_FLAGS)),
+    "huggingface": Format("formats:write_for_library", reads=("what", *_CARD_FLAGS)),
     "hub": Format("hub:export_hub", reads=_CARD_FLAGS),
-    "keras_hub": Format("other_libraries:export", reads=("what", *_CARD_FLAGS)),
+    "keras_hub": Format("formats:write_for_library", reads=("what", *_CARD_FLAGS)),
     "onnx": Format(
         "onnx:export_onnx", ("float32", "int8"), reads=("what", *_CARD_FLAGS)
     ),
@@ -41,7 +44,7 @@ FORMATS = {
         reads=("what", "jit_compile"),
         needs_free_dir=False,
     ),
-    "tf1": Format("other_libraries:export"),
+    "tf1": Format("formats:write_for_library"),
 }
 
 
@@ -73,6 +76,21 @@ def export(request: ExportRequest) -> str:
     done = "Would be uploaded unchanged:" if request.dry_run else "Uploaded unchanged:"
     print(shown(f"{'Written to' if is_new else done} {written}"))
     return str(written)
+
+
+def write_for_library(request: ExportRequest) -> Path:
+    """A folder for each network, or one of a task or of a TF1 checkpoint."""
+    what, is_tf1 = request.what or "all", request.format == tf1.FORMAT
+    if request.format == huggingface.FORMAT and what not in networks.WHAT:
+        from electra_tf.export import finetuned_task
+
+        task = finetuned_task.task_of(request)
+        place, stated = request.output_dir, request.publication
+        return finetuned_task.write_task(task, place, publication=stated)
+    stored = request.read_model(slots=is_tf1)
+    write: Callable = readers.WRITERS[request.format]
+    more = {} if is_tf1 else {"publication": request.publication}  # It has no card.
+    return write(stored, what, request.output_dir, **more)
 
 
 def _check_flags(request: ExportRequest, known: Format) -> None:

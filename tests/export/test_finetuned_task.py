@@ -11,7 +11,7 @@ import pytest
 
 import electra_tf
 from electra_tf.errors import UserError
-from electra_tf.export import finetuned_task, formats, other_libraries, saved_model
+from electra_tf.export import finetuned_task, formats, saved_model
 from electra_tf.export.formats import ExportRequest
 from electra_tf.finetune import inputs
 from electra_tf.finetune.tagging import spans_of
@@ -81,7 +81,7 @@ def hugging_face(configs, tmp_path_factory):
     def export(name):
         out, folder = tmp_path_factory.mktemp(name), Path(configs[name].trial_dir(1))
         task = read_trial(folder, task_name(name))
-        other_libraries.write_task(task, out, log=lambda line: None)
+        finetuned_task.write_task(task, out, log=lambda line: None)
         return out / task_name(name)
 
     return export
@@ -281,7 +281,7 @@ def test_exports_read_the_tables_of_their_trial(data, tmp_path, kind):
     task = read_trial(folder, "own")
     made = {"own": finetuned_task.servable(task)}
     [saved] = saved_model.write_saved_models(made, task, tmp_path / "s")
-    other_libraries.write_task(task, tmp_path / "hf", log=lambda line: None)
+    finetuned_task.write_task(task, tmp_path / "hf", log=lambda line: None)
     found = []
     for path in (folder, saved, tmp_path / "hf" / "own"):
         model = electra_tf.load(path)

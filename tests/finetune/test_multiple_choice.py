@@ -10,7 +10,7 @@ import pytest
 import electra_tf
 from electra_tf import startup
 from electra_tf.errors import UserError
-from electra_tf.export import finetuned_task, other_libraries, saved_model
+from electra_tf.export import finetuned_task, saved_model
 from electra_tf.finetune import preprocessing
 from electra_tf.finetune.inputs import Source
 from electra_tf.inference.finetuned import read_trial
@@ -152,7 +152,7 @@ def test_transformers_scores_the_same(trained, tmp_path):
 
     trial, _ = trained
     task = read_trial(trial, "pick")
-    folder = other_libraries.write_task(task, tmp_path, log=lambda line: None) / "pick"
+    folder = finetuned_task.write_task(task, tmp_path, log=lambda line: None) / "pick"
     model = transformers.ElectraForMultipleChoice.from_pretrained(folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     text, choices = WORDS[0], [WORDS[28], WORDS[2], WORDS[40]]

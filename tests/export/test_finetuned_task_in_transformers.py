@@ -11,7 +11,7 @@ import pytest
 
 import electra_tf
 from electra_tf.errors import EXIT_CONFIG, UserError
-from electra_tf.export import formats, other_libraries
+from electra_tf.export import finetuned_task, formats
 from electra_tf.export.formats import ExportRequest
 from electra_tf.inference.finetuned import read_trial
 from electra_tf.interop import task_heads
@@ -122,7 +122,7 @@ def test_tagged_names_are_whole_in_pipelines(tmp_path):
     own |= {"train": str(file), "dev": str(file)}
     config, _, _ = write_run(data, {"task_names": ["own"], "tasks": {"own": own}})
     task = read_trial(Path(config.trial_dir(1)), "own")
-    other_libraries.write_task(task, tmp_path / "out", log=lambda line: None)
+    finetuned_task.write_task(task, tmp_path / "out", log=lambda line: None)
     directory, labels = tmp_path / "out" / "own", task.reader.labels
     tags = ["B-X", "E-X", "O", "S-X", "S-X"]
 
@@ -220,7 +220,7 @@ def test_heads_without_an_equivalent_are_refused(folders, tmp_path, name, reason
         labels = tuple(f"label {i}" for i in range(17))
         task.reader.labels = labels
     with pytest.raises(UserError, match=reason) as error:
-        other_libraries.write_task(task, tmp_path / "out")
+        finetuned_task.write_task(task, tmp_path / "out")
     assert error.value.exit_code == EXIT_CONFIG
     assert not list(tmp_path.iterdir())
 
@@ -229,7 +229,7 @@ def test_head_that_computes_otherwise_is_not_written(folders, tmp_path, monkeypa
     monkeypatch.setattr(task_heads, "_SHARP", 2.0**4)
     task = read_trial(*folders["sts"])
     with pytest.raises(UserError, match="electra_tf as fine-tuned"):
-        other_libraries.write_task(task, tmp_path / "out")
+        finetuned_task.write_task(task, tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 
