@@ -199,7 +199,13 @@ def read_network(folder: Path, shape: ModelConfig | None = None) -> Network:
     """
     stored, embedding_size = _shape_in(folder)
     shape = shape or stored
-    backbone = _backbone_in(folder)
+    # From the sizes alone: `from_preset` also makes whatever objects config.json names.
+    backbone = _new_backbone(stored, embedding_size)
+    try:
+        backbone.load_weights(str(folder / WEIGHTS))
+    except Exception as error:  # It fails in many ways on damaged files.
+        message = f"{folder} cannot be read: {reason_of(error)}\nCopy it again."
+        raise UserError(message, EXIT_DAMAGED) from None
     tensors = {
         weight.path: np.asarray(weight, np.float32)
         for weight in backbone.weights
@@ -213,23 +219,6 @@ def read_network(folder: Path, shape: ModelConfig | None = None) -> Network:
             size = (-1,) if array.size == width else (width, width)
             ours[name] = array.reshape(size)
     return Network(shape, embedding_size, ours)
-
-
-def _backbone_in(folder: Path):
-    """KerasHub's model with the weights of a preset directory.
-
-    It is built from the sizes alone: `from_preset` also makes whatever objects
-    config.json names. Raises `UserError` (65) for damaged files.
-    """
-    if not (folder / WEIGHTS).is_file():
-        raise UserError(f"{folder / WEIGHTS} is missing.", EXIT_DAMAGED)
-    backbone = _new_backbone(*_shape_in(folder))
-    try:
-        backbone.load_weights(str(folder / WEIGHTS))
-    except Exception as error:  # It fails in many ways on damaged files.
-        message = f"{folder} cannot be read: {reason_of(error)}\nCopy it again."
-        raise UserError(message, EXIT_DAMAGED) from None
-    return backbone
 
 
 def _new_backbone(shape: ModelConfig, embedding_size: int):
