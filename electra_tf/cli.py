@@ -144,9 +144,7 @@ def _call(main: Callable[[list[str]], Any], argv: list[str]) -> Any:
         _exit("interrupted", _EXIT_INTERRUPTED)
     except OSError as e:
         if e.errno in _CANNOT_OPEN and e.filename is not None:
-            place = str(e.filename)
-            place = place if len(place) <= 200 else f"{place[:197]}..."
-            _exit(f"cannot open {place}: {e.strerror}", EXIT_CONFIG)
+            _exit(f"cannot open {e.filename}: {e.strerror}", EXIT_CONFIG)
         if e.errno not in _CANNOT_WRITE:
             raise
         _exit(f"cannot write {e.filename or ''}: {e.strerror}", EXIT_CANNOT_WRITE)
