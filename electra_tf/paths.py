@@ -60,14 +60,7 @@ def local_of(path: str, here: bool = False) -> str:
         raise ValueError("it must be on this machine; copy it there")
     if ".." in path.split("/"):
         raise ValueError("a path in a bucket cannot hold ..")
-    if not is_plain(cache_root()):
-        raise ValueError(f"ELECTRA_TF_CACHE ({cache_root()}) has one of , [ * ? in it")
     return _URL.sub(rf"{cache_root()}/\1/", path)
-
-
-def is_plain(path: str) -> bool:
-    """Whether a path is unchanged as a part of a list of globs."""
-    return escape(path) == path
 
 
 def url_of(path: str | os.PathLike) -> str | None:
