@@ -176,16 +176,17 @@ class CheckpointInfo:
         fitting = hparams_of_fields((name, there) for name, there, _ in found)
         if purpose == FINETUNE and any(name in SHAPE for name, _, _ in found):
             fitting |= size_hparams(self.shape)
-        expected = self.vocab_sha256 if vocab and purpose != WARM_START else None
-        if expected not in (None, vocab and vocab.sha256):
-            reasons.append(
-                f"it was trained with another vocabulary than {vocab.path}: sha256 "
-                f"{expected:.16}... there, {vocab.sha256:.16}... here"
-            )
-            if self.vocab_file:
-                fitting["vocab_file"] = self.vocab_file
-            else:
-                remedies.append("Set vocab_file to its vocabulary.")
+        if vocab and purpose != WARM_START:
+            expected = self.vocab_sha256
+            if expected not in (None, vocab.sha256):
+                reasons.append(
+                    f"it was trained with another vocabulary than {vocab.path}: sha256 "
+                    f"{expected:.16}... there, {vocab.sha256:.16}... here"
+                )
+                if self.vocab_file:
+                    fitting["vocab_file"] = self.vocab_file
+                else:
+                    remedies.append("Set vocab_file to its vocabulary.")
         if vocab and purpose == FINETUNE and (stored := self.tokenizer_config):
             ours = vocabulary.resolve_settings(
                 vocab, do_lower_case=config.do_lower_case

@@ -103,8 +103,7 @@ def write_keras_hub(
         )
     if heads := [network.head() for network in found.values() if network.head()]:
         log(f"Left out, KerasHub has no place for them: {', '.join(heads)}")
-    more = {"stored": stored, "publication": publication}
-    write = functools.partial(_write_encoder, **more)
+    write = functools.partial(_write_encoder, stored=stored, publication=publication)
     return verification.write_networks(found, stored, output_dir, FORMAT, write, log)
 
 
