@@ -29,7 +29,10 @@ def test_a_run_is_exported_and_read_again(pretrained, tmp_path):
     data, output = pretrained("electra"), tmp_path / "tf1"
     flags = ("--data-dir", data, "--model-name", "electra", "--format", "tf1")
     done = export(*flags, "--output-dir", output)
-    assert "verified with electra_tf: weights, max difference 0 " in done.stdout
+    assert (
+        "verified with electra_tf: weights, slots and step, max difference 0 "
+        in done.stdout
+    )
     assert f"Written to {output}" in done.stdout
     original, again = check_same(data / "models" / "electra", output)
     assert original.step == again.step == 12
