@@ -43,15 +43,18 @@ def without_variables(
     results = writer.copy(traced.graph, known, "")
     writer.graph.library.CopyFrom(traced.graph.as_graph_def().library)
     names = [*writer.current, *results]
-    used = {name for node in writer.graph.node for name in node.input} | set(names)
+    used = {name for node in writer.graph.node for name in node.input}
     specs = [tf.TensorSpec(v.shape, v.dtype) for v in variables]
     specs += [tf.TensorSpec(t.shape, t.dtype) for t in inputs]
 
     @tf.function(jit_compile=True, autograph=False, input_signature=specs)
     def function(*tensors):
-        given = zip(arguments, tensors, strict=True)
-        given = {name: tensor for name, tensor in given if name in used}
-        return tf.graph_util.import_graph_def(writer.graph, given, names, name="")
+        given = dict(zip(arguments, tensors, strict=True))
+        read = {name: tensor for name, tensor in given.items() if name in used}
+        made = [name for name in names if name not in given]
+        found = tf.graph_util.import_graph_def(writer.graph, read, made, name="")
+        given |= dict(zip(made, found, strict=True))
+        return [given[name] for name in names]
 
     return function
 
