@@ -230,7 +230,7 @@ class TagHead(Head):
         from electra_tf.text.tf_tokenization import characters
 
         vocab = tokenizer.vocab
-        begins = tf.constant([not token.startswith("##") for token in vocab.tokens])
+        begins = tf.logical_not(vocab.continuations)
         tokens = tokenizer.tokenize_with_offsets(text)
         windows = tf_packing.windows_of(tokens.ids, task.config.max_seq_length - 2)
         flat = tf_packing.map_windows(

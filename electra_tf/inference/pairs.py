@@ -9,18 +9,17 @@ Rows of BLiMP (Warstadt et al., TACL 2020), or of the same form:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from electra_tf.console import Console
-from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
 from electra_tf.inference.model import Model
-from electra_tf.text import corpus
+from electra_tf.inference.scoring import read_rows
 
 _KEYS = ("sentence_good", "sentence_bad", "UID"), ("good", "bad", "set")
+_FORM = '{"sentence_good": "a text", "sentence_bad": "a text", "UID": "its set"}'
 _DRAWS = 1000  # of the bootstrap
 # Scores of one text in two batches differ by less.
 _EQUAL = 1e-4
@@ -35,31 +34,16 @@ class Pair(NamedTuple):
 
 
 def read_pairs(path: str | None, encoding_errors: str = "strict") -> list[Pair]:
-    """Reads all pairs of JSON lines, in order; None: standard input.
-
-    Raises `UserError` naming file and line for rows without two texts and a set.
-    """
-    name = path or corpus.STANDARD_INPUT
-    lines = enumerate(corpus.read_lines(path, encoding_errors), 1)
-    pairs = [_pair(line, f"{name}, line {n}") for n, line in lines if line.strip()]
-    if not pairs:
-        raise UserError(f"{name} holds no pairs.")
-    return pairs
+    """Reads all pairs of a file, in order; see `scoring.read_rows`."""
+    return read_rows(path, encoding_errors, _pair, _FORM)
 
 
-def _pair(line: str, place: str) -> Pair:
-    try:
-        row = json.loads(line)
-        [pair] = [Pair(*map(row.get, keys)) for keys in _KEYS if row.keys() >= {*keys}]
-        if all(isinstance(value, str) and value.strip() for value in pair):
-            return pair
-    except JSON_ERRORS:
-        pass
-    raise UserError(
-        f"{place} is not a pair: {line:.80}\nEach line is an object with two texts "
-        f"and the name of their set: {', '.join(_KEYS[0])}; or {', '.join(_KEYS[1])}.",
-        EXIT_DAMAGED,
-    )
+def _pair(row: dict[str, Any]) -> Pair:
+    found = (Pair(*map(row.get, keys)) for keys in _KEYS if row.keys() >= {*keys})
+    pair = next(found, Pair("", "", ""))
+    if not all(isinstance(value, str) and value.strip() for value in pair):
+        raise TypeError("a text or the name of the set is missing")
+    return pair
 
 
 def compare(

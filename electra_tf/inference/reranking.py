@@ -16,17 +16,14 @@ from __future__ import annotations
 import collections
 import functools
 import itertools
-import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
 from electra_tf.inference import scoring
 from electra_tf.inference.model import Model
-from electra_tf.text import corpus
 from electra_tf.text.unicode_classes import is_unspaced
 
 _FORM = '{"hypotheses": [{"text": "a cat", "score": -3.5}, ...]}'
@@ -52,27 +49,8 @@ class Errors(NamedTuple):
 
 
 def read_nbest(path: str | None, encoding_errors: str = "strict") -> list[NBestList]:
-    """Reads all lists of a file, in order.
-
-    Args:
-      path: JSON lines; None: standard input.
-      encoding_errors: see `corpus.read_lines`.
-
-    Raises `UserError` naming file and line: no hypotheses, a text that is none, scores
-    that are not finite numbers.
-    """
-    name, lists = path or corpus.STANDARD_INPUT, []
-    for number, line in enumerate(corpus.read_lines(path, encoding_errors), 1):
-        try:
-            lists += [_list_of(json.loads(line))] if line.strip() else []
-        except JSON_ERRORS as error:
-            raise UserError(
-                f"{name}, line {number}: not of the form {_FORM} ({error}).",
-                EXIT_DAMAGED,
-            ) from None
-    if not lists:
-        raise UserError(f"{name} holds no lists.")
-    return lists
+    """Reads all lists of a file, in order; see `scoring.read_rows`."""
+    return scoring.read_rows(path, encoding_errors, _list_of, _FORM)
 
 
 def _list_of(row: dict[str, Any]) -> NBestList:

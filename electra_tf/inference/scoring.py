@@ -16,6 +16,7 @@ the window where it is farther from the edge.
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,7 +24,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from electra_tf.text import tokenization
+from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
+from electra_tf.text import corpus, tokenization
 from electra_tf.text.vocabulary import Vocabulary
 
 # Tokens read ahead, to find texts of equal length for a batch, and tokens of a batch,
@@ -84,6 +86,33 @@ def rows(
     score = model.score_tokens if with_tokens else model.score_texts
     for text, scored in zip(copy, score(texts, method, overlap), strict=True):
         yield to_json(text, scored)
+
+
+def read_rows(
+    path: str | None, encoding_errors: str, parse: Callable[[Any], Any], form: str
+) -> list[Any]:
+    """What a function makes of each JSON line of a file; None: standard input.
+
+    Args:
+      encoding_errors: see `corpus.read_lines`.
+      parse: raises one of JSON_ERRORS for a value of another form.
+      form: that of the lines, for messages.
+
+    Raises `UserError` naming file and line (65), or a file without lines.
+    """
+    name, found = path or corpus.STANDARD_INPUT, []
+    for number, line in enumerate(corpus.read_lines(path, encoding_errors), 1):
+        try:
+            found += [parse(json.loads(line))] if line.strip() else []
+        except JSON_ERRORS as error:
+            raise UserError(
+                f"{name}, line {number}: {line:.80}\nis not of the form {form} "
+                f"({error}).",
+                EXIT_DAMAGED,
+            ) from None
+    if not found:
+        raise UserError(f"{name} has no line of the form {form}.")
+    return found
 
 
 def counts_of(row: Mapping[str, Any]) -> dict[str, int]:

@@ -12,7 +12,7 @@ from electra_tf.inference.pairs import Pair, read_pairs, summary
 from electra_tf.inference.pretrained_model import PretrainedModel
 from electra_tf.inference.scoring import TextScore
 from electra_tf.text.vocabulary import Vocabulary
-from tests.helpers.runs import SPECIAL
+from tests.helpers.runs import SPECIAL, refused
 from tests.helpers.tiny_pretraining import VOCAB_SIZE, tiny_config, tiny_model
 
 BLIMP = {"UID": "a", "sentence_good": "w1 w2", "sentence_bad": "w1 w3", "pair_id": 0}
@@ -28,6 +28,10 @@ def test_both_sets_of_keys(tmp_path):
     own = {"good": "w4", "bad": "w5 w6", "set": "b"}
     path = write(tmp_path / "p.jsonl", BLIMP, "", own)
     assert read_pairs(path) == [("w1 w2", "w1 w3", "a"), ("w4", "w5 w6", "b")]
+    for row in (BLIMP | {"UID": None}, own | {"bad": " "}, {"good": "w4"}, "w4", "5"):
+        path = write(tmp_path / "p.jsonl", BLIMP, row)
+        words = "p.jsonl, line 2", '"sentence_good"'
+        refused(lambda path=path: read_pairs(path), *words, code=65)
 
 
 @pytest.mark.parametrize(
