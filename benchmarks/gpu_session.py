@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """All that is to be measured on a GPU, the most important first, in a given time.
 
-    python benchmarks/gpu_session.py --output-dir O
+    python benchmarks/gpu_session.py --output-dir O --corpus C --pairs blimp.jsonl
     python benchmarks/gpu_session.py --output-dir O --rehearse
 
-Steps of pre-training (pretraining_step.py), the first of each shape with two lines of
-its profile. O/session.md has what was printed. Repeated, the command goes on where its
-time was over. --rehearse makes tiny steps, on any device.
+First the steps of pre-training (pretraining_step.py), the first of each shape with two
+lines of its profile; then, with --corpus and --pairs, experiments/run.py blimp --scale
+gpu. O/session.md has what was printed. Repeated, the command goes on where its time was
+over. --rehearse makes tiny steps, on any device.
 """
 
 import itertools
@@ -27,6 +28,8 @@ from electra_tf import cli, startup
 
 FLAGS = flags.FLAGS
 cli.define_path("output_dir", None, "What was measured.", required=True)
+cli.define_path("corpus", None, "Of experiments/run.py blimp.")
+cli.define_path("pairs", None, "Of experiments/run.py blimp.")
 flags.DEFINE_float("minutes", 10, "When to stop.", lower_bound=0)
 flags.DEFINE_bool("rehearse", False, "Tiny steps, to see that all of it works.")
 
@@ -63,6 +66,8 @@ def main(_):
     folder.mkdir(parents=True, exist_ok=True)
     for kind, shape in itertools.product(KINDS, SHAPES):
         measure(folder, end, *shape, *kind)
+    if FLAGS.corpus and FLAGS.pairs:
+        run(blimp(folder), end, folder)
 
 
 def measure(folder: Path, end: float, model, batch_size, length, precision, jit):
@@ -82,13 +87,26 @@ def measure(folder: Path, end: float, model, batch_size, length, precision, jit)
     }
     if (precision, jit) == KINDS[0]:
         flags["profile"] = folder / name
-    script = str(ROOT / "benchmarks" / "pretraining_step.py")
-    run(
-        [sys.executable, script, *(f"--{k}={v}" for k, v in flags.items())], end, folder
-    )
+    run(command("benchmarks/pretraining_step.py", **flags), end, folder)
     for profile in (folder / name).rglob("*.xplane.pb"):
         found = in_process(profile_of, str(profile))
         note(folder, "\n".join(map(str, found.values())))
+
+
+def blimp(folder: Path) -> list[str]:
+    """Ten million words, a seed a row."""
+    flags = {"scale": "gpu", "seeds": 1, "words": 10_000_000}
+    if FLAGS.rehearse:
+        few = TINY | {"num_train_steps": 10, "num_warmup_steps": 1}
+        flags |= {"words": 10_000, "hparams": json.dumps(few)}
+    flags |= {"corpus": FLAGS.corpus, "pairs": FLAGS.pairs}
+    return command("experiments/run.py", "blimp", **flags, output_dir=folder / "blimp")
+
+
+def command(script: str, *args: str, **flags) -> list[str]:
+    """Of a script of the checkout."""
+    given = (f"--{name}={value}" for name, value in flags.items())
+    return [sys.executable, str(ROOT / script), *args, *given]
 
 
 def run(command: list[str], end: float, folder: Path) -> None:
