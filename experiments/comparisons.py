@@ -83,8 +83,8 @@ _MODERN = {"block": "modern", "intermediate_size": 344, "global_rope_theta": 100
 _MODERN = {"model_hparam_overrides": _MODERN}
 # Those whose texts have scores.
 _BLIMP = {
-    "Masked LM, 15 %": _MLM,
     "Masked LM, 40 %": _MLM | _MANY,
+    "Masked LM, 15 %": _MLM,
     "Corrective LM": _CORRECTIVE | _UNIGRAM | _MANY,
     "Multi-choice": _CHOICE | _UNIGRAM | _MANY,
     "Electric": {"objective": "electric"},

@@ -101,6 +101,8 @@ class GlueTask(TextTask):
         path, is_test = self.required(split), split in self.glue.submission
         lines = [*Source.of(path).lines]
         has_header = self.glue.has_header or is_test
+        if has_header and lines and not is_test:
+            self._check_header(path, lines[0])
         lines = lines[has_header:]
         columns = (is_test and self.glue.test_text) or self.glue.text
         columns = (1, 2) if split == "diagnostic" else columns
@@ -121,6 +123,16 @@ class GlueTask(TextTask):
                 )
             label = self.unknown_label() if is_test else cells[self.glue.label]
             yield where, eid, text_fields(cells, columns), label
+
+    def _check_header(self, path: Path, line: str) -> None:
+        """Refuses a first line that is an example, which would be skipped."""
+        cells, label = line.split("\t"), self.glue.label
+        is_long = len(cells) > max(*self.glue.text, label)
+        if is_long and not self.wrong_label(cells[label]):
+            raise UserError(
+                f"{path} has no header: its first line is an example.\nPut the line "
+                "with the names of the columns above it."
+            )
 
     def write_predictions(self, split, scorer, directory) -> list[str]:
         """For test sets also the file that GLUE takes."""

@@ -16,6 +16,28 @@ def task_of(folder, task, split, text, **hparams):
 
 
 @pytest.mark.parametrize(
+    ("task", "text", "header"),
+    [
+        (
+            "rte",
+            "0\tthe dog\tthe cat\tentailment\n1\ta\tb\tnot_entailment\n",
+            "index\tsentence1\tsentence2\tlabel\n",
+        ),
+        (
+            "sts",
+            "0\tg\tf\ty\to\ts\ts\tdog\tcat\t2.5\n",
+            "index\tg\tf\ty\to\ts\ts\ta\tb\tscore\n",
+        ),
+    ],
+)
+def test_missing_header_is_an_error(tmp_path, task, text, header):
+    with pytest.raises(UserError, match="dev.tsv has no header"):
+        task_of(tmp_path, task, "dev", text).read("dev")
+    found = task_of(tmp_path, task, "dev", header + text).read("dev")
+    assert [e.eid for e in found] == list(range(len(text.splitlines())))
+
+
+@pytest.mark.parametrize(
     ("text", "line", "index"),
     [
         ("0\tthe dog\n2\tran\n", 3, "2"),
