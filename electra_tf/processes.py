@@ -127,7 +127,9 @@ def _command(
     if own := gpus():
         environment["CUDA_VISIBLE_DEVICES"] = own[place % len(own)]
     log.parent.mkdir(parents=True, exist_ok=True)
-    with open(log, "ab") as f:
+    # A link that somebody put there meanwhile is not followed.
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+    with open(os.open(log, flags, 0o666), "ab") as f:
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

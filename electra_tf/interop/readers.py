@@ -9,8 +9,10 @@ TensorFlow: the files are checked before any work begins.
 from __future__ import annotations
 
 import dataclasses
+import glob
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,7 @@ WRITERS = {
 }
 _CONFIG = "config.json"  # the hparams of a run
 _MADE_WITH = ("max_seq_length", "mask_prob", "temperature", "disallow_correct")
+_LFS, _LFS_SIZE = b"version https://git-lfs", 1024
 # Names of files and folders that hold no model for this program -> the reason, for {0}
 # in the folder {1}. The first match counts.
 _OTHERS = {
@@ -74,6 +77,7 @@ def find(
         raise UserError(f"{path}: {error}.") from None
     bring_model(path)
     folder = Path(path)
+    _check_lfs(folder.parent.glob(f"{glob.escape(folder.name)}.*"))
     if tf1.is_prefix(path):
         return _checkpoint(path)
     if not folder.is_dir():
@@ -88,6 +92,7 @@ def find(
         return _checkpoint(prefix)
     parts = [folder / name for name in FOLDERS if (folder / name).is_dir()]
     for part in (folder, *parts):
+        _check_lfs(part.iterdir())
         if huggingface.is_directory_of(part):
             weights = huggingface.files_in(part) or allow_pytorch_bin
             if not weights and not isinstance(why := _no_model(part), NoModelError):
@@ -185,6 +190,17 @@ def _config_of(run: Path, beside: str | None) -> tuple[dict[str, Any], str | Non
 
 
 # Paths without a model.
+
+
+def _check_lfs(paths: Iterable[Path]) -> None:
+    """Raises a UserError for a file whose content git-lfs has not fetched."""
+    for path in paths:
+        if path.is_file() and path.stat().st_size < _LFS_SIZE:
+            if path.read_bytes().startswith(_LFS):
+                raise UserError(
+                    f"{path} is a git-lfs pointer, not the file itself.\nRun `git lfs "
+                    "pull` in its repository, or download the file again."
+                )
 
 
 def _no_model(path: Path) -> UserError:

@@ -34,6 +34,11 @@ FORMAT = "tf1"
 _PLACES = names_in_roles(PretrainingConfig, PLACE)
 # Tensors of runs alone, not of the original (mixed precision).
 OURS = re.compile(r"loss_scale(/good_steps)?$")
+# Tensors of other programs' optimizers and loss scalers.
+_OPTIMIZERS = re.compile(
+    r"(.*/)?((current_)?loss_scale|(num_)?(good|bad)_steps|beta[12]_power(_\d+)?"
+    r"|learning_rate)$|.*/(Adam(_1)?|lamb_[mv]|Momentum)$"
+)
 RESIDUAL = "_residual"  # as in model/encoder.py, which needs TensorFlow
 
 
@@ -113,7 +118,7 @@ def tensors_of(prefix: str) -> StoredTensors:
     shapes = {
         name: shape
         for name, shape in stored.shapes.items()
-        if not name.endswith(left_out) and not OURS.match(name)
+        if not name.endswith(left_out) and not _OPTIMIZERS.match(name)
     }
     sums = {name: stored.shapes[residual] for name, residual in terms.items()}
     return StoredTensors(prefix, shapes | sums, get)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models of random configurations, exported in each format and read back."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from electra_tf.config.objectives import GENERATORS, MASKED_LM_HEAD
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import EXIT_CONFIG, UserError
 from electra_tf.interop import huggingface, keras_hub, networks, readers, tf1
-from electra_tf.interop.checkpoint import DISCRIMINATOR_HEAD
+from electra_tf.interop.checkpoint import DISCRIMINATOR_HEAD, EVALUATE, RESUME
 from electra_tf.pretrain.stored import shapes_of
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.text.vocabulary import SPECIAL_TOKENS, Vocabulary, write_tokens
@@ -220,6 +221,38 @@ def test_rows_beyond_the_vocabulary_are_left_out(form, tmp_path):
     refused(place, EXIT_CONFIG, *texts, vocab_file=None, hparams=hparams)
 
 
+def check_fits(model, config, vocab):
+    model.check(config, vocab, EVALUATE if config.do_eval else RESUME)
+
+
+@pytest.mark.parametrize("form", ["run", "tf1"])
+@pytest.mark.parametrize(
+    "changes",
+    [{OVERRIDES: {"hidden_act": "linear"}}, {"objective": "electra_15"}],
+    ids=["activation", "objective"],
+)
+def test_settings_that_no_shape_shows_must_fit_the_run(form, run, changes, tmp_path):
+    config, vocab = run[0], Vocabulary.load(tmp_path / "vocab.txt")
+    found = readers.find(exported(form, run, tmp_path), **quiet)
+    own = config.to_dict()
+    check_fits(found, config, vocab)
+
+    def changed(hparams):
+        overrides = own[OVERRIDES] | hparams.get(OVERRIDES, {})
+        given = own | hparams | {OVERRIDES: overrides}
+        return PretrainingConfig.from_hparams(own["data_dir"], "run", given)
+
+    for action in ({}, {"do_train": False, "do_eval": True}):
+        with pytest.raises(UserError) as error:
+            check_fits(found, changed(changes | action), vocab)
+        name = next(iter(changes.get(OVERRIDES, changes)))
+        message = str(error.value)
+        assert f"{found.origin} is another model: {name} is" in message
+        fitting = json.loads(message.partition("These hparams fit it: ")[2])
+        back = {OVERRIDES: changes.get(OVERRIDES, {}) | fitting.pop(OVERRIDES, {})}
+        check_fits(found, changed(changes | action | fitting | back), vocab)
+
+
 @pytest.mark.parametrize("form", ["run", "tf1", "huggingface"])
 def test_hparams_cannot_contradict_the_files(run, form, tmp_path):
     config, place = run[0], exported(form, run, tmp_path)
@@ -239,3 +272,13 @@ def test_hparams_cannot_contradict_the_files(run, form, tmp_path):
     found = read(place, hparams=free)[0].config
     assert found.max_seq_length == 8
     assert found.model_config().hidden_dropout_prob == 0.25
+
+
+@pytest.mark.parametrize(
+    ("name", "path"), [("model.safetensors", "."), ("m.ckpt-1.index", "m.ckpt-1")]
+)
+def test_a_pointer_of_git_lfs_is_named(tmp_path, name, path):
+    (tmp_path / "config.json").write_text('{"model_type": "electra"}')
+    (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(UserError, match=f"{name} is a git-lfs pointer"):
+        readers.find(tmp_path / path, **quiet)

@@ -197,13 +197,13 @@ def test_heads_must_be_set_for_other_widths(copy):
     assert known["model_hparam_overrides"]["num_attention_heads"] == 2
 
 
-def test_half_precision(tmp_path):
-    """With the loss scale of a run of this project."""
+def test_half_precision_and_tensors_of_other_optimizers(tmp_path):
+    """As NVIDIA's program and TensorFlow's own optimizers write it."""
     stored = golden("mlm")
     half = {k: v.astype(np.float16) for k, v in stored.tensors.items()}
-    others = {
-        name: np.ones((), "f") for name in ("loss_scale", "loss_scale/good_steps")
-    }
+    others = "loss_scale good_steps beta1_power beta2_power optimizer/learning_rate"
+    others = dict.fromkeys(others.split(), np.ones((), np.float32))
+    others[f"{KEY}/Adam_1"] = ONE
     prefix = tmp_path / "model.ckpt-0"
     tf1.save_tensors(prefix, stored._replace(tensors=half, slots=others))
     model, _ = read(prefix, VOCAB, HEADS)
