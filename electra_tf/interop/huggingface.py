@@ -367,6 +367,7 @@ BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 TOKENIZER_CONFIG, TOKENIZER = "tokenizer_config.json", "tokenizer.json"
 VOCABULARY = "vocab.txt"
 ADDED, SPECIAL_TOKENS = "added_tokens.json", "special_tokens_map.json"
+SHORTEST = 8  # tokens; a model_max_length below is not a real limit
 _ADDED_KEYS = (
     "added_tokens_decoder",
     "additional_special_tokens",
@@ -520,7 +521,7 @@ def max_length(folder: Path, shape: ModelConfig) -> int | None:
     Other programs write the number of positions, or a very large one.
     """
     length = read_json_if_there(folder / TOKENIZER_CONFIG).get("model_max_length")
-    is_known = isinstance(length, int) and length < shape.max_length
+    is_known = isinstance(length, int) and SHORTEST <= length < shape.max_length
     return length if is_known else None
 
 
