@@ -100,12 +100,14 @@ class RecordIndex:
         starts = self._offsets[indices + files].tolist()
         ends = self._offsets[indices + files + 1].tolist()
         found = self.files.read(files.tolist(), starts, ends)
-        for index, framed, start, end in zip(indices, found, starts, ends, strict=True):
-            if problem := tfrecord.problem_at(framed, 0, end - start):
-                place = self.locate(index)
+        records = [framed[tfrecord.HEADER_BYTES : -4] for framed in found]
+        for i in np.flatnonzero(~tfrecord.are_sound(found, records)).tolist():
+            if problem := tfrecord.problem_at(found[i], 0, ends[i] - starts[i]):
+                place = self.locate(int(indices[i]))
                 damage = tfrecord.Damage(place.record, place.offset, problem)
                 raise tfrecord.damaged(place.path, damage)
-        return list(map(tfrecord.first_in, found))
+            records[i] = tfrecord.first_in(found[i])
+        return records
 
 
 def write(paths: Sequence[str]) -> str:

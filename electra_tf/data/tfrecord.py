@@ -129,6 +129,22 @@ def damaged(path: str, damage: Damage) -> UserError:
     )
 
 
+def are_sound(framed: list[bytes], records: list[bytes]) -> np.ndarray:
+    """Whether framed records have the right length and checksum: bool [n].
+
+    Faster for a batch than `problem_at` for each record.
+
+    Args:
+      records: the same records without frames.
+    """
+    lengths = [int.from_bytes(record[:8], "little") for record in framed]
+    right = np.array(lengths, np.uint64) == np.array(list(map(len, records)), np.uint64)
+    stored = [int.from_bytes(record[-4:], "little") for record in framed]
+    crc = np.array(list(map(google_crc32c.value, records)), np.uint32)
+    masked = (crc >> 15 | crc << 17) + np.uint32(_CRC_MASK_DELTA)
+    return right & (masked == np.array(stored, np.uint32))
+
+
 def first_in(framed: bytes) -> bytes:
     """The data of the record that bytes begin with; skipped damage may follow it."""
     length = int.from_bytes(framed[:8], "little")
