@@ -61,7 +61,7 @@ def test_pytorch_makes_the_same_step(tmp_path):
 
 
 LOSSES = """
-import json, sys
+import json, os, sys
 from electra_tf import startup
 startup.import_tensorflow()
 import measurement
@@ -70,7 +70,8 @@ from electra_tf.config.pretraining import PretrainingConfig
 data, hparams = sys.argv[1:]
 config = PretrainingConfig.from_hparams(data, "same", json.loads(hparams))
 loop = measurement.make_loop(config, measurement.write_data(config, 64))
-print(json.dumps([loop(1) for _ in range(3)]))
+print(json.dumps([loop(1) for _ in range(3)]), flush=True)
+os._exit(0)  # TensorFlow may hang while Python ends
 """
 
 
