@@ -101,8 +101,7 @@ class Model:
       network: the Keras model, or the SavedModel.
       methods: scoring methods by name, the best first: functions of ids, mask and
         segment ids [B, L] that return the scores of all tokens [B, L]. Those of
-        `scoring.ONE_BY_ONE` also take the positions [B] from which and before which
-        tokens are masked, and return the scores [B] of the first.
+        `scoring.ONE_BY_ONE` also take positions [B] and return their scores [B].
     """
 
     name: str
@@ -338,9 +337,8 @@ class Model:
             for number, ids in enumerate(texts)
             for window in windows_of(number, ids, size, overlap)
         ]
-        method = next((k for k in self.methods if self.methods[k] is network), None)
-        if method in scoring.ONE_BY_ONE:
-            rows = token_scores_of(network, self.vocab, windows, method)
+        if network in map(self.methods.get, scoring.ONE_BY_ONE):
+            rows = token_scores_of(network, self.vocab, windows)
             for window, place, score in rows:
                 found[window.text][window.start + place - window.first] = score
             return found

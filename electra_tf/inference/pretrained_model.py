@@ -53,7 +53,7 @@ def methods_of(pretrainer: ElectraPretrainer) -> list[str]:
     return [name for name in METHODS if name in offered]
 
 
-def function_of(model: ElectraPretrainer, method: str, mask_id: int) -> Callable:
+def function_of(model: ElectraPretrainer, method: str, vocab: Vocabulary) -> Callable:
     """A scoring method as a graph; docs/electric.md derives the methods.
 
     | method | model | passes over a text of n tokens |
@@ -66,8 +66,7 @@ def function_of(model: ElectraPretrainer, method: str, mask_id: int) -> Callable
     | discriminator | ELECTRA: log-probability of "original"; no likelihood | 1 |
 
     Returns: function of ids, mask and segment ids, int32 [B, L], to float32 [B, L].
-      Those of ONE_BY_ONE also take int32 [B], the positions from which and before
-      which tokens are masked, and return float32 [B] for the first.
+      Those of ONE_BY_ONE also take positions int32 [B] and return float32 [B].
     """
     import tensorflow as tf
 
@@ -97,21 +96,29 @@ def function_of(model: ElectraPretrainer, method: str, mask_id: int) -> Callable
         log_q, mask_prob = two_tower(*texts), model.hparams.mask_prob
         return log_probability(model.replaced_logits(*texts), log_q, mask_prob)
 
-    def mask_each(ids, mask, segments, positions, ends):
-        """log p(x_t | x without what is masked) of the first masked token of a row."""
+    def mask_each(ids, mask, segments, positions, masked=None):
+        """log p(x_t | x without t) of the token t at each row's position."""
+        if masked is None:
+            masked = tf.range(tf.shape(ids)[1]) == positions[:, None]
         targets = tf.gather(ids, positions, batch_dims=1)
-        place = tf.range(tf.shape(ids)[1])
-        masked = (place >= positions[:, None]) & (place < ends[:, None])
-        ids = tf.where(masked, mask_id, ids)
+        ids = tf.where(masked, vocab.mask_id, ids)
         logits = model.generator.logits_at(ids, mask, segments, positions[:, None])
         return -tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits[:, 0])
 
-    methods = electric, discriminator, two_tower, electra_tt, mask_each
+    def within_word_l2r(ids, mask, segments, positions):
+        """log p(x_t | x without t and what follows it in its word)."""
+        begins = tf.logical_not(tf.gather(vocab.continuations, ids))
+        word = tf.cumsum(tf.cast(begins, tf.int32), axis=1)
+        is_own = word == tf.gather(word, positions, batch_dims=1)[:, None]
+        follows = tf.range(tf.shape(ids)[1]) >= positions[:, None]
+        return mask_each(ids, mask, segments, positions, is_own & follows)
+
+    methods = electric, discriminator, two_tower, electra_tt
+    methods += within_word_l2r, mask_each
     specs = [tf.TensorSpec([None, None], tf.int32)] * 3
     scores = {function.__name__: function for function in methods}
     if method in ONE_BY_ONE:
-        specs += [tf.TensorSpec([None], tf.int32)] * 2
-        method = "mask_each"
+        specs.append(tf.TensorSpec([None], tf.int32))
     return tf.function(scores[method], input_signature=specs, autograph=False)
 
 
@@ -165,8 +172,7 @@ class PretrainedModel(Model):
         if not self.has_generator:
             self.what += " without its generator"
         self.methods = {
-            name: function_of(network, name, vocab.mask_id)
-            for name in methods_of(network)
+            name: function_of(network, name, vocab) for name in methods_of(network)
         }
         traced = functools.partial(tf.function, autograph=False, reduce_retracing=True)
         if network.discriminator_predictions is not None:

@@ -169,21 +169,12 @@ def rows_of(
 
 
 def token_scores_of(
-    network: Callable[..., Any],
-    vocab: Vocabulary,
-    windows: Iterable[TextWindow],
-    method: str,
+    network: Callable[..., Any], vocab: Vocabulary, windows: Iterable[TextWindow]
 ) -> Iterator[tuple[TextWindow, int, float]]:
     """Calls a network of ONE_BY_ONE on one row for each token that counts.
 
     Yields each window with the index of a token in it and the token's score.
     """
-    goes_on = np.array(vocab.continuations) & (method == "within_word_l2r")
-
-    def end(ids: list[int], place: int) -> int:
-        rest = range(place + 1, len(ids))
-        return next((i for i in rest if not goes_on[ids[i]]), len(ids))
-
     rows = [
         (window, place)
         for window in sorted(windows, key=padded)
@@ -191,9 +182,8 @@ def token_scores_of(
     ]
     for batch in batches(rows, lambda row: padded(row[0])):
         packed = tokenization.pack(vocab, [window.ids for window, _ in batch])
-        # Past [CLS].
-        places = np.array([[p, end(w.ids, p)] for w, p in batch], np.int32) + 1
-        scores = network(*packed, *places.T).numpy()
+        positions = np.array([place + 1 for _, place in batch], np.int32)
+        scores = network(*packed, positions).numpy()
         for (window, place), score in zip(batch, scores, strict=True):
             yield window, place, score
 
