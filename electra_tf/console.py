@@ -40,13 +40,11 @@ def open_closed_streams() -> None:
     """Redirects closed standard streams (`>&-`) to /dev/null.
 
     The next open file, such as a checkpoint, would get their number, and then all that
-    libraries print. `sys.stdin` stays None.
+    libraries print.
     """
-    for name in ("stdin", "stdout", "stderr"):
-        if getattr(sys, name) is None:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
-            if name != "stdin":
-                setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # open takes the lowest free number
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
 
 
 def silence(stream: TextIO) -> None:

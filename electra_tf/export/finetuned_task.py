@@ -24,7 +24,7 @@ from electra_tf.interop.networks import ENCODER, Network
 from electra_tf.interop.task_heads import TransformersHead
 from electra_tf.paths import escape
 from electra_tf.storage.mirror import bring_files
-from electra_tf.text.tf_packing import EncoderInputs
+from electra_tf.text.tf_tokenization import EncoderInputs
 
 _TRIAL = re.compile(r"_[0-9]+$")  # ends the name of its folder; a copy's goes on
 

@@ -19,8 +19,8 @@ import tensorflow as tf
 from electra_tf.export import signatures
 from electra_tf.export.signatures import NAMES, PROBES, Check, Servable
 from electra_tf.inference.pretrained_model import PretrainedModel
-from electra_tf.text import tf_packing
-from electra_tf.text.tf_packing import EncoderInputs
+from electra_tf.text import tf_tokenization
+from electra_tf.text.tf_tokenization import EncoderInputs, of_same_rows, pack
 from electra_tf.text.vocabulary import MASK
 
 ENCODER_OUTPUTS = ("sequence_output", "pooled_output", "default")
@@ -103,10 +103,10 @@ def preprocessor(source: PretrainedModel, jit_compile: bool = False) -> Servable
             signatures.in_range("a token id", s.flat_values, len(vocab))
             for s in segments
         ]
-        found.append(tf_packing.require(seq_length >= least, what, seq_length))
+        found.append(tf_tokenization.require(seq_length >= least, what, seq_length))
         with tf.control_dependencies(found):
-            kept = tf_packing.truncate(segments, tf.identity(seq_length))
-        return dict(zip(NAMES, tf_packing.pack(kept, vocab, seq_length), strict=True))
+            kept = tf_tokenization.truncate(segments, tf.identity(seq_length))
+        return dict(zip(NAMES, pack(kept, vocab, seq_length), strict=True))
 
     root = signatures.reusable_root()
     tokens = tf.RaggedTensorSpec([None, None], tf.int32)
@@ -204,16 +204,16 @@ def _text_export(
     @tf.function(autograph=False, input_signature=[signatures.TEXT])
     def of_texts(text):
         tokens = tokenizer.tokenize_with_offsets(tf.ensure_shape(text, [None]))
-        windows = tf_packing.windows_of(tokens.ids, size)
-        flat = tf_packing.map_windows(
+        windows = tf_tokenization.windows_of(tokens.ids, size)
+        flat = tf_tokenization.map_windows(
             lambda x: ids_answer(x)[output], windows, source.vocab
         )
         numbers = tokens.ids.with_flat_values(flat)
         found = {
             output: numbers.to_tensor(),
             "tokens": tokens.surfaces.to_tensor(""),
-            "starts": tokens.starts.to_tensor(tf_packing.NO_OFFSET),
-            "ends": tokens.ends.to_tensor(tf_packing.NO_OFFSET),
+            "starts": tokens.starts.to_tensor(tf_tokenization.NO_OFFSET),
+            "ends": tokens.ends.to_tensor(tf_tokenization.NO_OFFSET),
             "num_tokens": tf.cast(tokens.ids.row_lengths(), tf.int32),
         }
         return found | ({total: tf.reduce_sum(numbers, axis=1)} if total else {})
@@ -249,7 +249,7 @@ def generator(source: PretrainedModel, jit_compile: bool = False) -> Servable:
         masks = tf.fill([tokens.nrows(), 1], vocab.mask_id)
         tokens = parts.with_flat_values(tf.concat([tokens, masks], axis=1))
         tokens = tokens.merge_dims(1, 2)[:, :-1][:, :size]  # [B, (tokens)]
-        inputs = tf_packing.pack([tokens], vocab)
+        inputs = pack([tokens], vocab)
         places = places_of(vocab.mask_id, inputs.ids)
         logits = network.logits_at(*inputs, places.to_tensor())
         probs, ids = tf.math.top_k(tf.nn.softmax(logits), TOP)
@@ -272,7 +272,7 @@ def generator(source: PretrainedModel, jit_compile: bool = False) -> Servable:
         inputs = (input_word_ids, input_mask, input_type_ids)
         inputs = signatures.checked(*inputs, source.shape)
         both = "masked_lm_positions and input_word_ids"
-        positions, ids = tf_packing.of_same_rows(both, masked_lm_positions, inputs.ids)
+        positions, ids = of_same_rows(both, masked_lm_positions, inputs.ids)
         inside = signatures.in_range("masked_lm_positions", positions, tf.shape(ids)[1])
         with tf.control_dependencies([inside]):
             positions = tf.identity(positions)

@@ -19,8 +19,7 @@ from electra_tf.config.model import ModelConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.inference.model import Model
 from electra_tf.interop import verification
-from electra_tf.text.tf_packing import EncoderInputs, require
-from electra_tf.text.tf_tokenization import TFTokenizer
+from electra_tf.text.tf_tokenization import EncoderInputs, TFTokenizer, require
 
 # The names of TensorFlow Hub's text API.
 NAMES = ("input_word_ids", "input_mask", "input_type_ids")

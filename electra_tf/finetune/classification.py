@@ -144,11 +144,11 @@ class ScoresHead(Head):
         """float32 [B, num_labels], of one or two texts [B]; long ones are cut."""
         import tensorflow as tf
 
-        from electra_tf.text import tf_packing
+        from electra_tf.text import tf_tokenization
 
         width, segments = self.num_labels, [*map(tokenizer.tokenize, texts)]
-        segments = tf_packing.truncate(segments, task.config.max_seq_length)
-        return tf_packing.map_rows(
+        segments = tf_tokenization.truncate(segments, task.config.max_seq_length)
+        return tf_tokenization.map_rows(
             lambda inputs: tf.reshape(compute(inputs)["logits"], [-1, width]),
             *(segments, tokenizer.vocab, width),
         )
@@ -166,9 +166,9 @@ class ScoresHead(Head):
 
     def answer_texts(self, task, tokenizer, compute, *texts):
         """Long texts are cut as in training."""
-        from electra_tf.text import tf_packing
+        from electra_tf.text import tf_tokenization
 
-        texts = tf_packing.of_same_rows("text and text_b", *texts)
+        texts = tf_tokenization.of_same_rows("text and text_b", *texts)
         logits = self.logits_of(task, tokenizer, compute, *texts)
         return self.answer(task, {"logits": logits})
 

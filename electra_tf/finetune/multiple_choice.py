@@ -120,9 +120,9 @@ class ChoiceHead(ScoresHead):
         """label int32 and choice string [B], probabilities float32 [B, C]."""
         import tensorflow as tf
 
-        from electra_tf.text import tf_packing
+        from electra_tf.text import tf_tokenization
 
-        text, choices = tf_packing.of_same_rows("text and choices", text, choices)
+        text, choices = tf_tokenization.of_same_rows("text and choices", text, choices)
         rows, count = tf.unstack(tf.shape(choices))
         texts = tf.repeat(text, count), tf.reshape(choices, [-1])
         logits = self.logits_of(task, tokenizer, compute, *texts)

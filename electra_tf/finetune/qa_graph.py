@@ -18,9 +18,8 @@ from electra_tf.finetune import qa_answers
 from electra_tf.finetune.qa_answers import Answer
 from electra_tf.finetune.task import Task
 from electra_tf.model.layers import gather_positions, gelu
-from electra_tf.text import tf_packing
-from electra_tf.text.tf_packing import EncoderInputs
-from electra_tf.text.tf_tokenization import characters
+from electra_tf.text import tf_tokenization
+from electra_tf.text.tf_tokenization import EncoderInputs, characters
 
 # Added to the logits of positions that cannot be part of an answer, as in the original.
 _IMPOSSIBLE_POSITION = -1000.0
@@ -133,12 +132,12 @@ def answers(task: Task, tokenizer, compute, question: tf.Tensor, context: tf.Ten
     """
     config = task.config
     both = "question and context"
-    question, context = tf_packing.of_same_rows(both, question, context)
+    question, context = tf_tokenization.of_same_rows(both, question, context)
     query = tokenizer.tokenize(question)[:, : config.max_query_length]
     document = tokenizer.tokenize_with_offsets(context)
     windows = windows_on(document.ids, query, config)
     places = tf.ragged.range(windows.first, windows.first + windows.length)
-    values = tf_packing.map_rows(
+    values = tf_tokenization.map_rows(
         lambda inputs: window_values(compute(inputs), config),
         [tf.gather(query, windows.row), tf.gather(document.ids.flat_values, places)],
         *(tokenizer.vocab, num_values(config)),
@@ -360,8 +359,8 @@ def _in_text(best, starts, ends, context) -> dict[str, tf.Tensor]:
     start, end = offsets(starts, first), offsets(ends, last)
     return {
         "answer": characters(context, tf.range(tf.size(start)), start, end),
-        "start": tf.where(found, start, tf_packing.NO_OFFSET),
-        "end": tf.where(found, end, tf_packing.NO_OFFSET),
+        "start": tf.where(found, start, tf_tokenization.NO_OFFSET),
+        "end": tf.where(found, end, tf_tokenization.NO_OFFSET),
         "score": score,
         "probability": probability,
     }

@@ -226,14 +226,14 @@ class TagHead(Head):
         """
         import tensorflow as tf
 
-        from electra_tf.text import tf_packing
+        from electra_tf.text import tf_tokenization
         from electra_tf.text.tf_tokenization import characters
 
         vocab = tokenizer.vocab
         begins = tf.logical_not(vocab.continuations)
         tokens = tokenizer.tokenize_with_offsets(text)
-        windows = tf_packing.windows_of(tokens.ids, task.config.max_seq_length - 2)
-        flat = tf_packing.map_windows(
+        windows = tf_tokenization.windows_of(tokens.ids, task.config.max_seq_length - 2)
+        flat = tf_tokenization.map_windows(
             lambda x: self._logits(compute, x), windows, vocab, width=self.num_labels
         )
         first = tokens.ids.with_flat_values(tf.gather(begins, tokens.ids.flat_values))
@@ -251,8 +251,8 @@ class TagHead(Head):
 
         return {
             "words": padded(words, ""),
-            "starts": padded(starts.flat_values, tf_packing.NO_OFFSET),
-            "ends": padded(ends, tf_packing.NO_OFFSET),
+            "starts": padded(starts.flat_values, tf_tokenization.NO_OFFSET),
+            "ends": padded(ends, tf_tokenization.NO_OFFSET),
             "labels": padded(answer["tags"], ""),
             "probabilities": padded(answer["probabilities"]),
             "num_words": tf.cast(starts.row_lengths(), tf.int32),

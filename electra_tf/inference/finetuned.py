@@ -43,7 +43,7 @@ from electra_tf.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from electra_tf.finetune.model import FinetuningModel
-    from electra_tf.text.tf_packing import EncoderInputs
+    from electra_tf.text.tf_tokenization import EncoderInputs
 
 # Sequences that are computed before the first prediction is made.
 _CHUNK = 512

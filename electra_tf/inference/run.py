@@ -22,7 +22,6 @@ from electra_tf.storage.files import line_writer
 from electra_tf.storage.mirror import Outputs, bring_model
 from electra_tf.storage.remote import fetch
 from electra_tf.text import corpus, units
-from electra_tf.text.corpus import standard_input
 from electra_tf.text.records import json_line
 
 # Modules that import TensorFlow are imported after the flags are checked.
@@ -58,7 +57,7 @@ def run(command: str, flags: FlagValues, beam_args: str | None) -> None:
     if given.output_dir is not None:
         _write_shards(command, given, beam_args)
         return
-    _check_input(command, given)
+    _check_input(given)
     if command == "report" and not given.output:
         given.output = os.path.join(_model(given), "report.html")
     folder, name = os.path.split(given.output or "")
@@ -216,7 +215,7 @@ def _texts(given) -> Iterator[str]:
     from electra_tf.inference.corpus_run import texts_in
 
     path = given.input
-    if path is None and standard_input().isatty():
+    if path is None and sys.stdin.isatty():
         print("Reading from the terminal; end with Ctrl-D.", file=sys.stderr)
     if path is None or not units.holds_records(path):
         return corpus.read_lines(path, given.encoding_errors)
@@ -245,12 +244,10 @@ def _check_not_read(given) -> None:
             )
 
 
-def _check_input(command: str, given) -> None:
+def _check_input(given) -> None:
     """Raises `UserError` for a missing input, before the model is loaded."""
-    if given.input is None:
-        if command in ("detect", "score", "pairs", "predict"):
-            standard_input()
-    elif os.path.isdir(given.input) or not os.path.exists(given.input):
+    path = given.input
+    if path and (os.path.isdir(path) or not os.path.exists(path)):
         raise UserError(
-            f"--input {given.input} is not a file.\nA directory goes with --output-dir."
+            f"--input {path} is not a file.\nA directory goes with --output-dir."
         )

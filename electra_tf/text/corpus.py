@@ -32,8 +32,6 @@ ENCODING_ERRORS = ("strict", "replace")
 BLOCK_BYTES = 1 << 20  # read at a time
 # A longer line is cut (at a space, if it has one near) to bound memory.
 _MAX_LINE_BYTES = 16 << 20
-# A line of this many bytes may have been cut.
-CUT_LINE_BYTES = _MAX_LINE_BYTES - BLOCK_BYTES
 
 
 def _zstd():
@@ -61,7 +59,6 @@ _BUFFER_BYTES = 32 << 10  # larger buffers slow down small members
 _ZSTD = b"\x28\xb5\x2f\xfd", *(bytes([n]) + b"\x2a\x4d\x18" for n in range(80, 96))
 _JOINED = {b"\xfd7zXZ\0": lzma.LZMADecompressor, b"BZh": bz2.BZ2Decompressor}
 _PACKED = (b"\x1f\x8b", *_JOINED, *_ZSTD)
-_MAX_LAYERS = 8  # of compression and archives: some files contain themselves
 _MAX_ZSTD_WINDOW_LOG = 31  # `zstd --long=31`, common for large corpora
 
 STANDARD_INPUT = "standard input"
@@ -108,13 +105,6 @@ def list_files(corpus_dir: str | os.PathLike) -> list[str]:
     if not paths:
         raise UserError(f"the corpus directory {corpus_dir} holds no files.")
     return sorted(paths)
-
-
-def standard_input() -> BinaryIO:
-    """The bytes of standard input; UserError if it is closed."""
-    if sys.stdin is None:
-        raise UserError("standard input is closed; name a file.")
-    return sys.stdin.buffer
 
 
 def check_outside(path: str, corpus_dir: str, flag: str) -> None:
@@ -293,7 +283,7 @@ def open_decompressed(path: str | os.PathLike | None) -> Iterator["Content"]:
     Raises UserError (65) if the bytes turn out to be damaged.
     """
     name = STANDARD_INPUT if path is None else os.fspath(path)
-    opened = open_text(path) if path else contextlib.nullcontext(standard_input())
+    opened = open_text(path) if path else contextlib.nullcontext(sys.stdin.buffer)
     with opened as raw, _damage_named(name), _decompressed(raw, name) as stream:
         yield stream
 
@@ -345,7 +335,6 @@ class Content(io.BufferedReader):
 
     head: bytes
     is_compressed = False
-    layers = 0  # of compression and archives around it
 
     @classmethod
     def of(cls, stream: Any) -> "Content":
@@ -440,8 +429,8 @@ def read_packed(
 ) -> Iterator[TextReader]:
     """Yields a reader for the text of a compressed file, or each text in an archive.
 
-    Members may be compressed files or archives, in up to 8 layers. They are streamed in
-    order, without hidden ones; each must be read before the next is requested.
+    Members may be compressed files or archives themselves. They are streamed in order,
+    without hidden ones; each must be read before the next is requested.
 
     Args:
       must_be: the file must be an archive.
@@ -454,13 +443,13 @@ def read_packed(
 
 
 def _texts(
-    raw: Any, name: str, errors: str, must_be: bool = False, layers: int = 0
+    raw: Any, name: str, errors: str, must_be: bool = False
 ) -> Iterator[TextReader]:
-    content = _decompressed(raw, name, layers)
+    content = _decompressed(raw, name)
     if not must_be and not is_archive(content.head):
         yield TextReader(content, name, errors, head=content.head)
         return
-    layers, num_members = _one_more(content.layers, name), 0
+    num_members = 0
     try:
         # Not tarfile's own decompression, which takes quadratic time for content that
         # compresses well.
@@ -474,7 +463,7 @@ def _texts(
                     head = stream.peek(_HEAD_BYTES)[:_HEAD_BYTES]
                     named = is_named(inner)
                     if named or is_archive(head) or head.startswith(_PACKED):
-                        yield from _texts(stream, inner, errors, named, layers)
+                        yield from _texts(stream, inner, errors, named)
                     else:  # most members; this is faster
                         yield TextReader(stream, inner, errors, head=head)
     except DAMAGED as e:
@@ -484,29 +473,14 @@ def _texts(
         ) from None
 
 
-def _decompressed(raw: Any, path: str, layers: int = 0) -> Content:
-    """The content of a file that may be compressed, as its first bytes show.
-
-    Args:
-      layers: of compression and archives around it.
-    """
+def _decompressed(raw: Any, path: str) -> Content:
+    """The content of a file that may be compressed, as its first bytes show."""
     with _damage_named(path):
         content = Content.of(raw)
         while stream := _decompressor(content, path):
-            layers = _one_more(layers, path)
             content = Content.of(stream)
             content.is_compressed = True
-        content.layers = layers
         return content
-
-
-def _one_more(layers: int, path: str) -> int:
-    if layers == _MAX_LAYERS:
-        raise UserError(
-            f"{path}: more than {_MAX_LAYERS} layers of compression and archives.\n"
-            "Unpack it."
-        )
-    return layers + 1
 
 
 def _decompressor(content: Content, path: str) -> Any:

@@ -108,8 +108,6 @@ def read_table(unit: Any, reading: Any) -> Iterator[TextReader]:
         number = 0
         for batch in itertools.chain.from_iterable(read() for _, read in own):
             values = batch.column(0)
-            if pa.types.is_dictionary(values.type):
-                values = values.dictionary_decode()
             for first in range(0, len(values), _ROWS):
                 # As bytes, which may be invalid UTF-8.
                 texts = values.slice(first, _ROWS).cast(pa.large_binary())
@@ -161,8 +159,6 @@ def _check_column(path: str, schema: Any, key: str) -> None:
     import pyarrow as pa
 
     kind = schema.field(key).type if schema.names.count(key) == 1 else None
-    if kind is not None and pa.types.is_dictionary(kind):
-        kind = kind.value_type
     texts = (pa.string(), pa.large_string(), pa.string_view())
     if kind not in (*texts, pa.binary(), pa.large_binary(), pa.binary_view()):
         columns = ", ".join(f"{field.name} ({field.type})" for field in schema)

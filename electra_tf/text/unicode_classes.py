@@ -75,10 +75,6 @@ OTHER = _TABLES["OTHER"]
 PUNCTUATION = merge(_parse("21-2f 3a-40 5b-60 7b-7e"), _TABLES["PUNCTUATION"])
 # Removed by accent stripping, after decomposition.
 NONSPACING_MARKS = _TABLES["NONSPACING_MARKS"]
-# As in str.lower: a capital sigma becomes a final one after a cased letter and not
-# before one, skipping case-ignorable characters.
-CASED = _TABLES["CASED"]
-CASE_IGNORABLE = _TABLES["CASE_IGNORABLE"]
 
 # Replaced by " ". Other characters at which str.split() splits are controls, which are
 # removed. Line and paragraph separators pass the original's cleaning, then split.
@@ -99,17 +95,6 @@ _UNSPACED = merge(
     IDEOGRAPHS, _parse("e01-fff 1000-109f 1780-17ff 3005-3007 3041-30ff ff66-ff9f")
 )
 UNSPACED = "[" + "".join(f"{chr(a)}-{chr(b)}" for a, b in _UNSPACED) + "]"
-
-# Capitals of Unicode 14, with the distance to their small letters; the ICU of
-# TensorFlow 2.21 is older and does not change them.
-CAPITALS_OF_UNICODE_14 = (
-    ((0x2C2F, 0x2C2F), 0x30),
-    ((0xA7C0, 0xA7C0), 1),
-    ((0xA7D0, 0xA7D0), 1),
-    ((0xA7D6, 0xA7D6), 1),
-    ((0xA7D8, 0xA7D8), 1),
-    ((0x10570, 0x10595), 0x27),  # Vithkuqi; the gaps in the range are unassigned.
-)
 
 
 def is_unspaced(text: str) -> bool:

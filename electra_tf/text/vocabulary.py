@@ -134,17 +134,6 @@ class Vocabulary:
             for i, token in enumerate(self.tokens)
         )
 
-    @property
-    def too_long(self) -> str | None:
-        """Names the first token that is too long for tensorflow_text, if any."""
-        for number, token in enumerate(self.tokens):
-            if is_too_long(token):
-                return (
-                    f"{self.path}: token {number}, {token[:20]!r}..., is longer than "
-                    f"the {_MAX_TOKEN_BYTES} bytes that tensorflow_text takes"
-                )
-        return None
-
     def changed_by(self, config: TokenizerConfig) -> list[str]:
         """The tokens that no text gets, as normalising changes them; [] if few.
 
@@ -176,8 +165,6 @@ class Vocabulary:
                 f"{self.path} repeats {repeated} tokens, {token!r} first: texts get "
                 "the id of the last line, as in the original"
             )
-        if self.too_long:
-            found.append(f"{self.too_long}: no SavedModel of texts can be exported")
         return found
 
     def check_words(self) -> None:

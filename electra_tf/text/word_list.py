@@ -7,20 +7,15 @@ kept as an automaton: states are beginnings of words, tokens lead from one to th
 
 import functools
 import hashlib
+import re
 from typing import NamedTuple
 
 import numpy as np
 
 from electra_tf.errors import UserError
 from electra_tf.text.tokenization import basic_tokenize
+from electra_tf.text.unicode_classes import UNSPACED
 from electra_tf.text.vocabulary import Vocabulary, lines_in, read_file, resolve_settings
-
-# Thai and Lao, Burmese, Khmer, kana: the tokenizer does not split runs of these, unlike
-# those of ideographs.
-_WITHOUT_SPACES = (
-    *((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF)),
-    *((0x3005, 0x30FF), (0x31F0, 0x31FF), (0xFF66, 0xFF9F)),
-)
 
 
 class WordList(NamedTuple):
@@ -123,4 +118,4 @@ def _add(parts: tuple, ids: dict, longest: int, states: dict, moves: dict) -> No
 
 def _has_no_spaces(text: str) -> bool:
     """Whether the script that a text begins with does without spaces."""
-    return any(a <= ord(c) <= b for c in text[:1] for a, b in _WITHOUT_SPACES)
+    return bool(re.match(UNSPACED, text))
