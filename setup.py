@@ -19,8 +19,14 @@ README = HERE / "README.md"
 
 # What build_pretraining_dataset.py and build_vocab.py read besides text.
 DATA = [
-    "pyarrow>=15",  # Parquet and Arrow
+    "pyarrow>=15",  # Parquet and Arrow; tensorflow-datasets needs it, too
     "backports.zstd>=1,<2; python_version < '3.14'",  # then it is part of Python
+]
+# --tfds.
+TFDS = [
+    "tensorflow-datasets>=4.9.7,<5",
+    # tensorflow-datasets imports it without requiring it.
+    "importlib-resources>=6",
 ]
 # export_model.py --format keras_hub. It needs tensorflow-text.
 KERAS_HUB = ["keras-hub>=0.21,<1; python_version < '3.14'"]
@@ -90,6 +96,7 @@ setup(
         # To look at the curves of a run, which are written without it. TensorFlow 2.20
         # brings it, 2.21 no longer does.
         "tensorboard": TENSORBOARD,
+        "tfds": TFDS,
         "ray": ["ray[tune]>=2.40,<3"],  # examples/ray_sweep.py
         "s3": S3,  # data, runs and exports at s3://
         "gcs": [FSSPEC, "gcsfs>=2025.5"],  # and at gs://
@@ -113,6 +120,7 @@ setup(
             *DATA,
             *KERAS_HUB,
             *ONNX,
+            *TFDS,
             *TENSORBOARD,
             *DOCS,
             # Buckets, and an S3 on this machine.

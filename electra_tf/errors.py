@@ -47,10 +47,6 @@ _TFDS = (
     "left in version 0.2: use Hugging Face's Parquet files "
     "(docs/fine_tuning_reference.md)"
 )
-_TFDS_CORPUS = Left(
-    "left in version 0.2: --corpus-dir reads Hugging Face's Parquet files, such as "
-    "wikimedia/wikipedia's (docs/corpora.md)"
-)
 _LITERT = Left(
     "left in version 0.2: tf.lite is leaving TensorFlow; export saved_model or onnx"
 )
@@ -61,8 +57,6 @@ LEFT: dict[str, Left] = {
     "--drop-duplicate-documents": _FILTER,
     "--drop-near-duplicates": _FILTER,
     "--drop-duplicate-lines": _FILTER,
-    "--tfds": _TFDS_CORPUS,
-    "--tfds-data-dir": _TFDS_CORPUS,
     "--format litert": _LITERT,
     "--format tflite": _LITERT,
     "--sweep": Left(

@@ -7,7 +7,8 @@
 
 The corpus is a directory of UTF-8 text files, one sentence or paragraph a line, a blank
 line between documents, or of JSON Lines, each record a document; both may be compressed
-or in tar archives; or of Parquet or Arrow files.
+or in tar archives; of Parquet or Arrow files; or a prepared data set of
+tensorflow_datasets (--tfds).
 
 build_openwebtext_pretraining_dataset.py reads OpenWebText's $DATA_DIR/openwebtext/*.xz
 (tar archives of web pages, straight from the archives) with the vocabulary
@@ -41,13 +42,14 @@ def from_corpus() -> Callable[[list[str]], None]:
         "blanks_separate_docs",
         None,
         "Whether a blank line ends a document. Default: true for text files; false for "
-        "records of JSON Lines and tables, each of them a document.",
+        "records of JSON Lines, tables and tensorflow_datasets, each of them a "
+        "document.",
     )
     build = _define_build()
     flags.mark_flags_as_required(["vocab_file", "output_dir"])
 
     def main(_):
-        shared_flags.check_outside_corpus("vocab_file", "output_dir")
+        shared_flags.check_corpus("vocab_file", "output_dir")
         places = FLAGS.vocab_file, FLAGS.output_dir
         build(shared_flags.read_corpus, *places, FLAGS.blanks_separate_docs)
 

@@ -15,12 +15,12 @@ from absl import flags
 
 from electra_tf import cli
 from electra_tf.commands import shared_flags
-from electra_tf.errors import UserError
+from electra_tf.errors import EXIT_FLAGS, UserError
 from electra_tf.paths import shown
 from electra_tf.storage.files import check_place
 from electra_tf.storage.mirror import Outputs
 from electra_tf.storage.remote import names_in
-from electra_tf.text import corpus
+from electra_tf.text import corpus, records
 from electra_tf.text.vocabulary import SPECIAL_TOKENS, TokenizerConfig, settings_path
 
 _MANY_STRIPPED = 0.01  # of the words; French has a fifth, English hardly any
@@ -68,7 +68,11 @@ def main(argv: list[str]) -> None:
 
     config = TokenizerConfig(_LOWER.value, _ACCENTS.value)
     text, reading = shared_flags.read_corpus()
-    source = {"corpus_dir": flags.FLAGS.corpus_dir, "num_files": text.num_files}
+    if spec := flags.FLAGS.tfds:
+        name, *_ = records.open_tfds(spec, reading.tfds_data_dir)
+        source = {"tfds": f"{name}:{spec.rpartition(':')[2]}"}
+    else:
+        source = {"corpus_dir": flags.FLAGS.corpus_dir, "num_files": text.num_files}
     with Outputs(*os.path.split(output)):
         vocab, counts, num_padding = vocabulary_training.build(
             text,
@@ -106,6 +110,7 @@ def main(argv: list[str]) -> None:
 
 def _check_flags() -> str:
     """Raises UserError for flags that do not go together; returns the output file."""
+    shared_flags.check_corpus(exit_code=EXIT_FLAGS)
     least = len(SPECIAL_TOKENS) + _NUM_UNUSED.value
     if _VOCAB_SIZE.value <= least:
         raise UserError(
@@ -118,7 +123,7 @@ def _check_flags() -> str:
         raise UserError(f"--output-file {output} is a directory; name a file in it.")
     folder = os.path.dirname(output) or "."
     check_place(folder)
-    shared_flags.check_outside_corpus("output_file")
+    shared_flags.check_corpus("output_file", exit_code=EXIT_FLAGS)
     for path in (output, settings_path(output)):
         there = os.path.basename(path) in names_in(folder)
         if there and not _OVERWRITE.value:

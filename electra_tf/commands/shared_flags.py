@@ -6,7 +6,7 @@ from typing import Any
 from absl import flags
 
 from electra_tf import cli
-from electra_tf.errors import EXIT_FLAGS, UserError
+from electra_tf.errors import EXIT_CONFIG, EXIT_FLAGS, UserError
 from electra_tf.text import corpus, units
 
 FLAGS = flags.FLAGS
@@ -83,27 +83,44 @@ def define_corpus() -> None:
         "Directory of text: .jsonl, .ndjson and .json (JSON Lines), .parquet, "
         ".arrow and tar archives by their names, all other files as lines; also in "
         ".gz, .xz, .zst, .bz2.",
-        required=True,
     )
     flags.DEFINE_string(
         "text_key",
         "text",
         "Key or column of the text in JSON Lines, Parquet and Arrow.",
     )
+    flags.DEFINE_string(
+        "tfds",
+        None,
+        "Instead of --corpus-dir: NAME:FIELD of a prepared data set of "
+        "tensorflow_datasets, such as wikipedia/20230601.en:text.",
+    )
+    cli.define_path("tfds_data_dir", None, "Where tensorflow_datasets keeps its data.")
     define_encoding_errors()
 
 
-def check_outside_corpus(*names: str) -> None:
-    """Raises `UserError` for a flag of these whose path is in the corpus."""
-    for name in names:
-        flag = f"--{name.replace('_', '-')}"
-        corpus.check_outside(FLAGS[name].value, FLAGS.corpus_dir, flag)
+def check_corpus(*others: str, exit_code: int = EXIT_CONFIG) -> None:
+    """Raises `UserError` unless there is one corpus.
+
+    Args:
+      others: flags of paths that must be outside the corpus.
+    """
+    directory = FLAGS.corpus_dir
+    if bool(directory) == bool(FLAGS.tfds):
+        raise UserError("give either --corpus-dir or --tfds.", exit_code)
+    for name in others if directory else ():
+        corpus.check_outside(
+            FLAGS[name].value, directory, f"--{name.replace('_', '-')}"
+        )
 
 
 def read_corpus() -> tuple[units.Corpus, units.Reading]:
     """The corpus and its `Reading`."""
-    reading = units.Reading(FLAGS.encoding_errors, FLAGS.text_key)
-    return units.file_corpus(FLAGS.corpus_dir, FLAGS.text_key), reading
+    key, data_dir = FLAGS.text_key, FLAGS.tfds_data_dir
+    reading = units.Reading(FLAGS.encoding_errors, key, data_dir)
+    if FLAGS.tfds:
+        return units.tfds_corpus(FLAGS.tfds, data_dir), reading
+    return units.file_corpus(FLAGS.corpus_dir, key), reading
 
 
 def define_encoding_errors() -> None:

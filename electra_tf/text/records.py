@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts that are records: of JSON Lines, Parquet and Arrow.
+"""Texts that are records: of JSON Lines, Parquet, Arrow and tensorflow_datasets.
 
 One batch of rows is in memory at a time, and only the column of text is read.
 """
@@ -8,6 +8,7 @@ import contextlib
 import functools
 import itertools
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -177,3 +178,70 @@ def damage_named(path: str) -> Iterator[None]:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError) as e:
         raise UserError(f"{path}: damaged ({reason_of(e)}).", EXIT_DAMAGED) from None
+
+
+# tensorflow_datasets.
+
+
+def open_tfds(
+    spec: str, data_dir: str | os.PathLike | None = None
+) -> tuple[str, int, int]:
+    """Finds a prepared data set NAME:FIELD; nothing is downloaded.
+
+    Returns: its name with the version; the documents and bytes of its split "train".
+
+    `data_dir` defaults to that of tensorflow_datasets. Raises UserError for a spec
+    without field, and for data sets without split "train" or that feature of text.
+    """
+    name, _, field = spec.rpartition(":")
+    if not name or not field:
+        raise UserError(
+            f"--tfds {spec}: a data set and its text feature are needed, "
+            "like wikipedia/20230601.en:text."
+        )
+    info = tfds_builder(name, data_dir).info
+    feature = info.features[field] if field in info.features else None
+    problem = None
+    if "train" not in info.splits:
+        problem = f"split train but {', '.join(sorted(info.splits))}"
+    elif getattr(feature, "tf_dtype", None) != "string" or feature.shape != ():
+        problem = f"text feature {field!r} but {', '.join(map(str, info.features))}"
+    if problem:
+        raise UserError(f"--tfds {spec}: {info.full_name} has no {problem}.")
+    split = info.splits["train"]
+    return info.full_name, split.num_examples, int(split.num_bytes or 0)
+
+
+def read_tfds_documents(unit: Any, reading: Any) -> Iterator[TextReader]:
+    """Yields a reader for each of the documents of a `Unit`, a part of "train"."""
+    import tensorflow_datasets as tfds
+
+    spec, errors = unit.path, reading.encoding_errors
+    name, _, field = spec.rpartition(":")
+    documents = tfds_builder(name, reading.tfds_data_dir).as_dataset(
+        split=f"train[{unit.start}:{unit.end}]",
+        shuffle_files=False,
+        read_config=tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False),
+        decoders=tfds.decode.PartialDecoding({field: True}),
+    )
+    for index, document in enumerate(documents.as_numpy_iterator(), unit.start):
+        place = f"{spec}[{index}]"
+        yield record(document[field], spec, errors, lambda place=place: place)
+
+
+def tfds_builder(name: str, data_dir: str | os.PathLike | None):
+    """A prepared data set; a `UserError` with the remedy for any other."""
+    with startup.optional("tensorflow-datasets", f"The data set {name}", "tfds"):
+        import tensorflow_datasets as tfds
+
+    try:
+        builder = tfds.builder(name, data_dir=data_dir, try_gcs=False)
+        if builder.info.splits:
+            return builder
+        problem = f"it has not been prepared in {builder.data_dir}"
+    except Exception as e:  # tensorflow_datasets has a dozen kinds of "not found"
+        problem = reason_of(e)
+    raise UserError(
+        f"{name} of tensorflow_datasets cannot be opened: {problem}\n"
+        f"Prepare it first (tfds build {name}); tfds_data_dir names its folder."
+    )

@@ -5,8 +5,8 @@ Units depend on the files alone, and one process reads a whole unit, so the outp
 not depend on the number of processes.
 
 A file's kind is recognised by its suffix or its first bytes. In text files blank lines
-separate documents. In JSON Lines, Parquet and Arrow each record is a document: its line
-ends separate lines, its blank lines paragraphs.
+separate documents. In JSON Lines, Parquet, Arrow and tensorflow_datasets each record is
+a document: its line ends separate lines, its blank lines paragraphs.
 """
 
 import hashlib
@@ -44,10 +44,12 @@ class Reading(NamedTuple):
     Attributes:
         encoding_errors: "strict" or "replace".
         text_key: of the text in JSON Lines, Parquet and Arrow.
+        tfds_data_dir: the data directory of tensorflow_datasets.
     """
 
     encoding_errors: str = "strict"
     text_key: str = "text"
+    tfds_data_dir: str | None = None
 
 
 class Unit(NamedTuple):
@@ -55,10 +57,11 @@ class Unit(NamedTuple):
 
     Attributes:
         kind: "text", "json", "compressed" (either of them, or an archive by its
-          content), "archive", "parquet" or "arrow".
-        path: of the file.
+          content), "archive", "parquet", "arrow" or "tfds".
+        path: of the file; for tensorflow_datasets, NAME:FIELD.
         name: of the file within the corpus.
-        start, end: bytes; row groups of Parquet, batches of Arrow.
+        start, end: bytes; row groups of Parquet, batches of Arrow, documents of
+          tensorflow_datasets.
         weight: bytes of input.
     """
 
@@ -84,7 +87,8 @@ class Corpus(NamedTuple):
 
     Attributes:
         units: in the order of their names.
-        num_files, num_bytes: of the files.
+        num_files: files, or documents of tensorflow_datasets.
+        num_bytes: their size.
         sha256: of all names and sizes.
     """
 
@@ -107,6 +111,8 @@ def read_unit(unit: Unit, reading: Reading) -> Iterator[TextReader]:
     """
     if unit.kind in _TABLES.values():
         return records.read_table(unit, reading)
+    if unit.kind == "tfds":
+        return records.read_tfds_documents(unit, reading)
     return (_read_packed if unit.is_compressed else _read_lines)(unit, reading)
 
 
@@ -229,6 +235,21 @@ def _joined(sizes: Sequence[int], piece_bytes: int) -> Iterator[tuple[int, int, 
         if weight >= piece_bytes or index == len(sizes):
             yield start, index, weight
             start, weight = index, 0
+
+
+def tfds_corpus(spec: str, data_dir: str | None) -> Corpus:
+    """The documents of a prepared data set of tensorflow_datasets."""
+    name, count, num_bytes = records.open_tfds(spec, data_dir)
+    if not count:
+        raise UserError(f"--tfds {spec}: the split train has no documents.")
+    size = max(num_bytes, count)
+    step = max(1, count * PIECE_BYTES // size)
+    units = [
+        Unit("tfds", spec, spec, start, end, length * size // count)
+        for start, end, length in cut(count, step)
+    ]
+    listing = f"{name}\t{spec.rpartition(':')[2]}\t{count}\t{num_bytes}"
+    return Corpus(units, count, size, hashlib.sha256(listing.encode()).hexdigest())
 
 
 def portions(units: Sequence[Unit], num_bytes: int | None = None) -> list[list[Unit]]:

@@ -192,6 +192,31 @@ def test_openwebtext(tmp_path):
     assert manifest["corpus"]["texts"] == len(examples_in(folder)[0]) == 5
 
 
+@pytest.mark.thorough
+def test_tensorflow_datasets(tmp_path):
+    from tests.helpers import tiny_texts
+
+    tiny_texts.TinyTexts(data_dir=tmp_path / "tfds").download_and_prepare()
+    corpus = ["--tfds=tiny_texts:text", f"--tfds-data-dir={tmp_path / 'tfds'}"]
+    vocab = tmp_path / "vocab.txt"
+    flags = (f"--output-file={vocab}", "--vocab-size=130", "--no-strip-accents")
+    done = run_script("build_vocab.py", *corpus, *flags)
+    check_ok(done, "from 320 words, 45 of them different")
+    assert {"page", "é"} < Vocabulary.load(vocab).ids.keys()
+    settings = json.loads(Path(f"{vocab}.json").read_text())
+    assert settings["corpus"] == {"tfds": "tiny_texts/1.0.0:text"}
+    flags = (f"--vocab-file={vocab}", "--max-seq-length=32")
+    for processes in (1, 2):
+        more = (
+            f"--output-dir={tmp_path / str(processes)}",
+            f"--num-processes={processes}",
+        )
+        check_ok(run_script(SCRIPT, *corpus, *flags, *more))
+    assert content(tmp_path / "1") == content(tmp_path / "2")
+    manifest = manifest_of(tmp_path / "1")
+    assert manifest["corpus"]["texts"] == len(examples_in(tmp_path / "1")[0]) == 40
+
+
 # Errors.
 
 
