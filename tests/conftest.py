@@ -25,7 +25,7 @@ startup.keep_triton_out()  # Tests import torch themselves.
 # What the one who runs the tests may have set for other work, and the project reads.
 _NOT_FOR_TESTS = (
     *("TF_CONFIG", "XLA_FLAGS", "TF_XLA_FLAGS", "TF_NUM_INTRAOP_THREADS"),
-    *("ELECTRA_TF_COPY_GB", "HF_HUB_OFFLINE"),
+    "HF_HUB_OFFLINE",
 )
 
 

@@ -19,9 +19,13 @@ from electra_tf.errors import EXIT_FLAGS, UserError
 from electra_tf.paths import shown
 from electra_tf.storage.files import check_place
 from electra_tf.storage.mirror import Outputs
-from electra_tf.storage.remote import names_in
 from electra_tf.text import corpus, records
-from electra_tf.text.vocabulary import SPECIAL_TOKENS, TokenizerConfig, settings_path
+from electra_tf.text.vocabulary import (
+    SPECIAL_TOKENS,
+    TokenizerConfig,
+    read_if_there,
+    settings_path,
+)
 
 _MANY_STRIPPED = 0.01  # of the words; French has a fifth, English hardly any
 
@@ -125,8 +129,7 @@ def _check_flags() -> str:
     check_place(folder)
     shared_flags.check_corpus("output_file", exit_code=EXIT_FLAGS)
     for path in (output, settings_path(output)):
-        there = os.path.basename(path) in names_in(folder)
-        if there and not _OVERWRITE.value:
+        if not _OVERWRITE.value and read_if_there(path) is not None:
             raise UserError(
                 f"{path} exists already.\nGive another --output-file, or --overwrite "
                 "to replace it."

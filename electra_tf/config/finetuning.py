@@ -20,7 +20,7 @@ from electra_tf.config.hparams import (
     setting,
     show,
 )
-from electra_tf.config.run import RunConfig, run_directory
+from electra_tf.config.run import RunConfig, count_lines, run_directory
 from electra_tf.errors import UserError
 from electra_tf.paths import json_beside
 from electra_tf.storage.remote import fetch
@@ -44,7 +44,7 @@ DEBUG_PRESET = {
 def vocabulary_of(data_dir: str, model_name: str) -> str:
     """Where a model's vocabulary is: beside it, or else in the data directory."""
     own = os.path.join(run_directory(data_dir, model_name), "vocab.txt")
-    is_there = os.path.isfile(fetch(own))
+    is_there = count_lines(own) is not None
     return own if is_there else os.path.join(data_dir, "vocab.txt")
 
 

@@ -121,7 +121,7 @@ class RunConfig(ABC):
         values |= cls._presets(explicit) | explicit
         values = cls._default_locations(values) | values
         if "vocab_size" not in explicit:
-            lines = _count_lines(values["vocab_file"])
+            lines = count_lines(values["vocab_file"])
             values["vocab_size"] = lines or cls.vocab_size
         vars(self).update(defaults(cls) | values)
         vars(self).update(vars(self._completed()))
@@ -313,7 +313,7 @@ def run_directory(data_dir: str, model_name: str) -> str:
     return os.path.join(models, model_name)
 
 
-def _count_lines(path: str) -> int | None:
+def count_lines(path: str) -> int | None:
     """How many tokens a vocabulary has, if there is such a file.
 
     Lines, or entries of a tokenizer.json.

@@ -5,31 +5,39 @@ The offsets of all records are stored in a hidden file beside the shards and are
 memory-mapped, so opening 64 million examples takes no time. The builder writes it; for
 other shards it is made at the first opening, by stepping over the record lengths.
 
-In a bucket, the records of a batch are read by byte ranges, all at once, until the
-shards have been copied to the cache.
+Shards in a bucket are copied to the cache.
 """
 
 import contextlib
+import functools
 import hashlib
+import itertools
 import json
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
 from electra_tf.data import tfrecord
 from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.paths import url_of
 from electra_tf.storage import remote
 from electra_tf.storage.files import atomic_write
 from electra_tf.storage.manifest import MANIFEST, read_json
-from electra_tf.storage.remote import ByteRanges, expand
+from electra_tf.storage.remote import expand
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 
 _INDEX_MAGIC = 0x31584449_41525445  # "ETRAIDX1"
 _HEADER_FIELDS = 4  # magic, number of files, skipped records, unused
 _FILE_FIELDS = 3  # size, time of change, number of records
+
+# At most 64 files are open in a process, well below the usual limit of 1024: those of
+# the cache, and those that threads are reading.
+_MAX_CACHED, _MAX_READERS = 48, 16
+_readers = threading.Semaphore(_MAX_READERS)
 
 
 class Location(NamedTuple):
@@ -48,7 +56,6 @@ class RecordIndex:
         paths: the shards.
         counts: number of records of each shard, int64 [files].
         num_skipped: number of damaged records that are left out (`skip_damaged`).
-        files: the bytes of the shards.
     """
 
     def __init__(self, paths: Sequence[str], skip_damaged: bool = False):
@@ -59,15 +66,13 @@ class RecordIndex:
 
         Raises `UserError` (65) for a damaged shard, unless `skip_damaged`.
         """
-        self.files = ByteRanges(paths)
-        self.paths, sizes = self.files.paths, self.files.stats
+        self.paths = remote.fetch_all(paths)
+        self._sizes = [*map(_stat, self.paths)]
         cache = index_path(self.paths, skip_damaged)
         there = file_beside(*os.path.split(cache))
-        table = _load(there, sizes) if there else None
-        if table is None or not self.files.is_remote:
-            self.files.copy()
+        table = _load(there, self._sizes) if there else None
         if table is None:
-            table = _scan_all(self.paths, sizes, skip_damaged)
+            table = _scan_all(self.paths, self._sizes, skip_damaged)
             with contextlib.suppress(UserError):  # a read-only folder
                 atomic_write(cache, table.tobytes())
         files = len(self.paths)
@@ -82,7 +87,7 @@ class RecordIndex:
 
     def size_of(self, path: str) -> int:
         """The bytes of a shard."""
-        return self.files.stats[self.paths.index(path)][0]
+        return self._sizes[self.paths.index(path)][0]
 
     def locate(self, index: int) -> Location:
         """The place of record `index` (0..len - 1)."""
@@ -94,12 +99,13 @@ class RecordIndex:
     def read(self, indices: np.ndarray) -> list[bytes]:
         """Returns the data of the records `indices` [n], with verified checksums.
 
-        Raises `UserError` (65) naming file, record and byte of a damaged one.
+        Raises `UserError` (65) naming file, record and byte of a damaged one, or a file
+        that is gone.
         """
         files = np.searchsorted(self._first, indices, side="right") - 1
         starts = self._offsets[indices + files].tolist()
         ends = self._offsets[indices + files + 1].tolist()
-        found = self.files.read(files.tolist(), starts, ends)
+        found = self._ranges(files.tolist(), starts, ends)
         records = [framed[tfrecord.HEADER_BYTES : -4] for framed in found]
         for i in np.flatnonzero(~tfrecord.are_sound(found, records)).tolist():
             if problem := tfrecord.problem_at(found[i], 0, ends[i] - starts[i]):
@@ -108,6 +114,40 @@ class RecordIndex:
                 raise tfrecord.damaged(place.path, damage)
             records[i] = tfrecord.first_in(found[i])
         return records
+
+    def _ranges(
+        self, files: list[int], starts: list[int], ends: list[int]
+    ) -> list[bytes]:
+        """The bytes [start, end) of files, by their numbers."""
+        result = [b""] * len(files)
+        by_file = sorted(range(len(files)), key=files.__getitem__)
+        for file, places in itertools.groupby(by_file, files.__getitem__):
+            with _readers:
+                # Evicted from the cache, it is closed when its last reference is gone.
+                shard = _shard(self, file)
+                for i in places:
+                    size = ends[i] - starts[i]
+                    result[i] = os.pread(shard.fileno(), size, starts[i])
+        return result
+
+
+@functools.lru_cache(_MAX_CACHED)
+def _shard(index: RecordIndex, number: int) -> BinaryIO:
+    path = index.paths[number]
+    try:
+        return open(path, "rb", buffering=0)
+    except OSError as e:
+        raise UserError(
+            f"{path} cannot be opened any more: {e.strerror}.\nDo not move or remove "
+            "shards while a run reads them.",
+            EXIT_DAMAGED,
+        ) from None
+
+
+def _stat(path: str) -> tuple[int, int]:
+    """(bytes, time of change in ns); 0 for the time of a copy."""
+    stat = os.stat(path)
+    return stat.st_size, 0 if url_of(path) else stat.st_mtime_ns
 
 
 def write(paths: Sequence[str]) -> str:
@@ -167,8 +207,8 @@ def _load(cache: Path, sizes: list[tuple[int, int]]) -> np.ndarray | None:
         return None
     rows = table[_HEADER_FIELDS:rows_end].reshape(len(sizes), _FILE_FIELDS)
     now = np.array(sizes, np.int64)
-    # Time 0: made with the shards, or the shards are in a bucket, where times are those
-    # of the upload. Checksums of records find other contents of the same size.
+    # Time 0: made with the shards, or these are copies of a bucket's. Checksums of
+    # records find other contents of the same size.
     is_known = (rows[:, 1] > 0) & (now[:, 1] > 0)
     is_same = (
         (rows[:, 0] == now[:, 0]).all()
@@ -210,7 +250,7 @@ def describe(data: str | list | dict) -> list[str]:
     """
     found = []
     for pattern in [data] if isinstance(data, str) else data:
-        sizes = [size for size, _ in remote.stats_of(expand(pattern))]
+        sizes = remote.sizes_of(expand(pattern))
         weight = f", weight {data[pattern]}" if isinstance(data, dict) else ""
         found.append(f"{len(sizes)} files, {sum(sizes)} bytes{weight}")
     return found

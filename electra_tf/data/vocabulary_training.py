@@ -89,7 +89,7 @@ def count(
             _read_counts(os.path.join(path, job.OWN, _counts_file(number)))
             for number in range(len(parts))
         )
-        folder.discard("count_words", len(parts))
+        folder.discard_results("count_words", len(parts))
     with contextlib.suppress(OSError):
         os.rmdir(path)
     return total

@@ -23,7 +23,7 @@ from electra_tf.interop.cards import UNSTATED, Publication
 from electra_tf.interop.networks import ENCODER, Network
 from electra_tf.interop.task_heads import TransformersHead
 from electra_tf.paths import escape
-from electra_tf.storage.mirror import bring_files
+from electra_tf.storage.remote import expand, fetch_all
 from electra_tf.text.tf_tokenization import EncoderInputs
 
 _TRIAL = re.compile(r"_[0-9]+$")  # ends the name of its folder; a copy's goes on
@@ -68,7 +68,7 @@ def trial_dir_of(request: ExportRequest) -> Path:
     parent = Path(request.model_dir) / "finetuning_models"
     tasks = {
         path.parent: hparams_in(path.parent).get("task_names", [])
-        for path in map(Path, bring_files(f"{escape(str(parent))}/*/{CONFIG}"))
+        for path in map(Path, fetch_all(expand(f"{escape(str(parent))}/*/{CONFIG}")))
         if _TRIAL.search(path.parent.name)
     }
     found = [folder for folder, names in tasks.items() if request.what in names]

@@ -70,8 +70,7 @@ def run(flags: Flags, console: Console) -> int:
     config, source = resolve(flags, console)
     check_place(os.path.dirname(config.results_txt))
     folder, name = os.path.split(config.results_stem)
-    with Outputs(folder, name) as outputs:
-        outputs.bring()
+    with Outputs(folder, name, resumes=True) as outputs:
         return run_in(outputs, flags, config, source, console)
 
 

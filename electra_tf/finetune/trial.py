@@ -296,7 +296,6 @@ def _train(run: Run, trial: int, mirror: Mirror):
     if assess.is_due(at_end=True):
         assess(state.step)
     assess.restore_best()
-    mirror.upload()
     return task.model, state.step, time.monotonic() - started
 
 

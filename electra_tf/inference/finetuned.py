@@ -37,7 +37,6 @@ from electra_tf.interop.task_heads import HEADS
 from electra_tf.pretrain.stored import read
 from electra_tf.storage import checkpoints
 from electra_tf.storage.manifest import MANIFEST, read_json_if_there, split_name
-from electra_tf.storage.mirror import bring_model
 from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import Vocabulary
 
@@ -205,7 +204,7 @@ def read_trial(
     Raises `UserError`: 2 for other folders, 65 for damaged checkpoints.
     """
     folder = folder.absolute()
-    bring_model(folder)
+    found = readers.find(folder, silent)
     hparams = hparams_in(folder)
     for description in hparams.get("tasks", {}).values():  # of an earlier version
         description.pop("quoted", None)
@@ -230,7 +229,6 @@ def read_trial(
             "copy it again.",
             EXIT_DAMAGED,
         )
-    found = readers.find(str(folder), silent)
     found.check(config, vocab, FINETUNE)
     startup.import_tensorflow()
     from electra_tf.finetune.model import build_finetuning_model

@@ -14,21 +14,25 @@ import contextlib
 import functools
 import glob
 import json
+import logging
 import multiprocessing
 import multiprocessing.connection
 import os
+import queue
+import shlex
 import shutil
 import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from electra_tf import startup
 from electra_tf.console import Console, duration
-from electra_tf.errors import UserError
-from electra_tf.jobs import beam
+from electra_tf.errors import EXIT_FLAGS, EXIT_PEER_LOST, UserError
 from electra_tf.storage import remote
 from electra_tf.storage.atomic_folder import sync_folder
 from electra_tf.storage.checkpoints import as_text, differences
@@ -47,8 +51,11 @@ STATE = "job.json"  # until there is a manifest
 OWN = ".job"  # a folder inside the job's, removed at the end
 
 
-class JobFolder:
+class JobFolder(Mirror):
     """The folder of a job: its state on opening, and its files.
+
+    Args:
+      settings: all that makes two jobs the same, in JSON.
 
     Attributes:
       state: of an unfinished job with the same settings; of a finished one the
@@ -56,10 +63,13 @@ class JobFolder:
       is_finished: there is nothing to do.
     """
 
-    def __init__(self, path: str, settings: dict[str, Any], mirror: Mirror):
-        sizes = _sizes(path)
-        self.path, self._settings, self._mirror = path, settings, mirror
-        self.state = _state(path, settings, sizes)
+    def __init__(self, path: str, settings: dict[str, Any], flag: str):
+        super().__init__(path, flag=flag, may_grow=False)
+        self.path, self._settings = path, settings
+
+    def _read(self) -> None:
+        sizes = _sizes(self.path)
+        self.state = _state(self.path, self._settings, sizes)
         self.is_finished = MANIFEST in sizes
 
     def begin(self, state: Mapping[str, Any] | None = None) -> None:
@@ -74,10 +84,6 @@ class JobFolder:
         path = os.path.join(self.path, name)
         atomic_write(path, json.dumps(content, indent=1) + "\n")
         self.upload()
-
-    def upload(self) -> None:
-        """Uploads what is finished to the folder's bucket, if it is in one."""
-        self._mirror.upload()
 
     def records(self, name: str, count: int) -> Iterator[dict[str, Any] | None]:
         """Yields the records of the tasks of a job; None: not finished."""
@@ -95,17 +101,17 @@ class JobFolder:
     def finish(self, manifest: dict[str, Any]) -> None:
         """Writes the manifest, and removes what only the unfinished job needed."""
         self.write(MANIFEST, manifest)
-        self._remove([])
+        self._discard_all()
 
-    def discard(self, name: str, count: int) -> None:
+    def discard_results(self, name: str, count: int) -> None:
         """Removes the results of a job, and the rest."""
         records = filter(None, self.records(name, count))
-        self._remove([f["name"] for record in records for f in record["files"]])
+        self._discard_all([f["name"] for record in records for f in record["files"]])
 
-    def _remove(self, names: list[str]) -> None:
+    def _discard_all(self, results: Sequence[str] = ()) -> None:
         own = os.path.join(self.path, OWN)
         records = [os.path.join(OWN, name) for name in names_below(own)]
-        self._mirror.discard([*records, *names, STATE])
+        self.discard([*records, *results, STATE])
         shutil.rmtree(own, ignore_errors=True)
 
 
@@ -117,20 +123,17 @@ def opened(
 
     A finished one is left unchanged, and may be read-only.
 
-    Args:
-      settings: all that makes two jobs the same, in JSON.
-
     Raises UserError: 73 where it cannot be made, 75 while another process has it, 2 if
     it holds anything else or was made with other settings.
     """
-    mirror = Mirror(path, flag=flag, may_grow=False)
-    if MANIFEST in _sizes(path):
+    folder = JobFolder(path, settings, flag)
+    is_finished = MANIFEST in _sizes(path)
+    if is_finished:
         remote.fetch(os.path.join(path, MANIFEST))
-        yield JobFolder(path, settings, mirror)
-        return
     # Before this nothing may be read, brought or removed: it may be another's.
-    with mirror:
-        yield JobFolder(path, settings, mirror)
+    with contextlib.nullcontext() if is_finished else folder:
+        folder._read()
+        yield folder
 
 
 def record_path(path: str, name: str, number: int) -> str:
@@ -237,7 +240,7 @@ def run(folder: JobFolder, job: Job, runner: Runner) -> None:
         else:
             print(f"{job.name}: {len(left)} of {count} parts with Beam", flush=True)
             error_path = os.path.join(folder.path, OWN, "error.json")
-            beam.for_each(execute, tasks, error_path, runner.beam_args)
+            _for_each_in_beam(execute, tasks, error_path, runner.beam_args)
     finally:
         folder.remove_partial()
     if missing := list(folder.records(job.name, count)).count(None):
@@ -375,3 +378,141 @@ def _end_with(ends: list) -> None:
     """Ends this process when its parent has ended, or has closed the connection."""
     multiprocessing.connection.wait(ends)
     os._exit(1)
+
+
+# The workers of Apache Beam.
+
+# Beam carries the tasks and nothing else; results are files in a folder that all
+# workers see. So it does not matter which worker has a task, how tasks are bundled, or
+# whether a bundle is repeated.
+
+# Beam's own engine, in this process or in several of this machine. Its default, and
+# "DirectRunner", would download a program first.
+_LOCAL_RUNNER = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
+_LOCAL_NAMES = (None, "DirectRunner", "FnApiRunner", "BundleBasedDirectRunner")
+
+_KEPT = "What is finished is kept: run the command again to resume."
+
+# A worker may run several bundles in threads. In Python one at a time is as fast and
+# takes less memory.
+_one_at_a_time = threading.Lock()
+
+
+def _for_each_in_beam(
+    function: Callable[[str], Any],
+    tasks: Sequence[str],
+    error_path: str,
+    beam_args: str = "",
+) -> None:
+    """Calls `function(task)` for every task, at least once, in Beam's workers.
+
+    Args:
+      function: of a module that workers can import, or a partial of one.
+      error_path: of a file that all workers see, for the first error.
+      beam_args: Beam's options, as on a command line; without --runner, Beam's own
+        engine in this process.
+
+    Raises the first `UserError` of a call; a `UserError` for what prevents the run.
+    """
+    logging.disable(logging.WARNING)  # of optional parts that are not needed here
+    try:
+        with startup.optional("apache-beam", "--runner beam", "beam"):
+            import apache_beam as beam
+    finally:
+        logging.disable(logging.NOTSET)
+    error_path = os.path.abspath(error_path)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(error_path)
+    runner, options = _beam_options(beam_args)
+    call = functools.partial(_call_in_beam, error_path, os.getcwd(), function)
+
+    def run() -> None:
+        pipeline = beam.Pipeline(runner=runner, options=options)
+        (
+            pipeline
+            | "Tasks" >> beam.Create(list(tasks))
+            | "Spread" >> beam.Reshuffle()
+            | "Work" >> beam.Map(call)
+        )
+        if (state := pipeline.run().wait_until_finish()) in ("FAILED", "CANCELLED"):
+            raise RuntimeError(f"the pipeline ended as {state}")
+
+    problem = _watched(run)
+    with contextlib.suppress(FileNotFoundError):
+        with open(error_path, encoding="utf-8") as f:
+            stored = json.load(f)
+        os.unlink(error_path)
+        raise UserError(*stored)
+    if isinstance(problem, UserError):
+        raise problem
+    if problem:
+        path = f"{os.path.dirname(error_path)}/beam_traceback.txt"
+        atomic_write(path, "".join(traceback.format_exception(problem)))
+        reason = str(problem).strip().rpartition("\n")[2]
+        raise UserError(
+            f"the Beam runner failed: {type(problem).__name__}: {reason:.300}\n"
+            f"{_KEPT}\nThe traceback is in {path}."
+        )
+
+
+def _watched(run: Callable[[], None]) -> Exception | None:
+    """What `run` raised; a `UserError` (69) when a thread that it started failed.
+
+    Beam's own engine waits for ever for a worker process that was killed.
+    """
+    ended: queue.Queue[Exception | None] = queue.Queue()
+
+    def guarded() -> None:
+        try:
+            run()
+        except Exception as e:  # runners raise what they like
+            ended.put(e)
+        ended.put(None)
+
+    lost = UserError(
+        f"a worker of Beam was killed or lost, perhaps for want of memory.\n{_KEPT}",
+        EXIT_PEER_LOST,
+    )
+    before, threading.excepthook = threading.excepthook, lambda _: ended.put(lost)
+    try:
+        threading.Thread(target=guarded, daemon=True).start()
+        return ended.get()
+    finally:
+        threading.excepthook = before
+
+
+def _beam_options(beam_args: str) -> tuple[str, Any]:
+    from apache_beam.options import pipeline_options
+
+    # Errors are raised, and reported once.
+    logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
+    # Workers that Beam starts on this machine also import this package.
+    root = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
+    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    try:
+        options = pipeline_options.PipelineOptions(shlex.split(beam_args))
+        standard = options.view_as(pipeline_options.StandardOptions)
+    except (ValueError, SystemExit) as e:
+        raise UserError(f"--beam-args cannot be read: {e}", EXIT_FLAGS) from None
+    if standard.runner in _LOCAL_NAMES:
+        standard.runner = _LOCAL_RUNNER
+    return standard.runner, options
+
+
+def _call_in_beam(
+    error_path: str, directory: str, function: Callable[[str], Any], task: str
+) -> None:
+    """Calls the function in a worker; stores its `UserError` for the caller.
+
+    If it were raised, it would be tried again, to no avail.
+    """
+    with _one_at_a_time:
+        if os.path.exists(error_path):
+            return  # Another task has failed: the run is over.
+        with contextlib.suppress(OSError):
+            os.chdir(directory)
+        try:
+            function(task)
+        except UserError as e:
+            atomic_write(error_path, json.dumps([str(e), e.exit_code]))

@@ -28,7 +28,6 @@ from electra_tf.text import word_list
 from electra_tf.text.vocabulary import Vocabulary
 
 _ENDLESS = 1 << 62
-_CALLS_TO_BUCKET = 16  # batches that are being read at a time
 
 
 def make_dataset(
@@ -78,20 +77,12 @@ def make_dataset(
         return {n: tf.reshape(v, [parts, -1, v.shape[1]]) for n, v in batch.items()}
 
     dataset = tf.data.Dataset.range(start_step, start_step + (num_batches or _ENDLESS))
-    if shuffle:
-        for part in source.parts:
-            part.index.files.copy_ahead()
-    calls, options = tf.data.AUTOTUNE, tf.data.Options()
-    if any(part.index.files.is_remote for part in source.parts):
-        # These calls wait for a bucket: that needs no processor, but a thread.
-        calls = _CALLS_TO_BUCKET
-        options.threading.private_threadpool_size = 2 * calls
     # AutoGraph would take a second to convert what needs no conversion.
     load = tf.autograph.experimental.do_not_convert(
         lambda step: masked(step, source.batch(step, *order))
     )
+    calls = tf.data.AUTOTUNE
     dataset = dataset.map(load, num_parallel_calls=calls, deterministic=True)
-    dataset = dataset.with_options(options)
     dataset = dataset.unbatch() if num_replicas > 1 else dataset
     if not num_batches:
         # Else several workers ask each other at every step whether it ended.

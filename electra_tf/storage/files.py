@@ -18,9 +18,6 @@ from electra_tf.paths import cache_root, url_of
 
 # A name with this ending is the rest of an interrupted write, and safe to remove.
 PARTIAL = ".partial"
-# Errors of flock on file systems without it; NFS gives EBADF for a folder.
-_NO_FLOCK = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
-_NO_FLOCK += (errno.EBADF,)
 
 
 def cannot_write(path: str | os.PathLike, error: BaseException) -> UserError:
@@ -133,10 +130,10 @@ def is_stream(path: str | os.PathLike) -> bool:
     return os.path.exists(name) and not (os.path.isfile(name) or os.path.isdir(name))
 
 
-def flock(file: IO | int, waits: bool = False, shared: bool = False) -> bool | None:
+def flock(file: IO, waits: bool = False, shared: bool = False) -> bool:
     """Whether this process has the lock of an open file now, until it is closed.
 
-    None where the file system has no locks. Raises `OSError` for whatever else fails.
+    Raises `OSError`, also where the file system has no locks.
 
     Args:
       waits: for another process that has it.
@@ -148,9 +145,8 @@ def flock(file: IO | int, waits: bool = False, shared: bool = False) -> bool | N
     except BlockingIOError:
         return False
     except OSError as error:
-        if error.errno not in _NO_FLOCK:
-            raise
-        return None
+        reason = f"it cannot be locked (flock): {error.strerror}"
+        raise OSError(error.errno, reason) from None
     return True
 
 

@@ -65,14 +65,6 @@ class Lock:
             folder.mkdir(parents=True, exist_ok=True)
             self._file = open_own(self.path, "a+b")
             is_ours = flock(self._file)
-            if is_ours is None:
-                self.path.unlink()
-                raise UserError(
-                    f"the file system of {folder} has no locks (flock), so two "
-                    "processes could write there at once.\nUse a directory on a local "
-                    "disk or in a bucket (docs/storage.md).",
-                    EXIT_CANNOT_WRITE,
-                )
             self._file.seek(0)
             previous = _holder_in(self._file.read())  # of this one, or a killed one
             if not is_ours:

@@ -58,11 +58,6 @@ def bring_model(path: str | os.PathLike) -> None:
         _bring_model(path)
 
 
-def bring_files(globs: str) -> list[str]:
-    """Downloads the files that a list of globs names; returns their paths, sorted."""
-    return [remote.fetch(path) for path in remote.expand(globs)]
-
-
 @functools.cache
 def _bring_model(path: str) -> None:
     if remote.listing(path):
@@ -261,24 +256,22 @@ class Outputs:
 
     Args:
       prefix: of the names that this process writes.
+      resumes: whether entering also downloads the files.
     """
 
-    def __init__(self, folder: str | os.PathLike, prefix: str):
+    def __init__(self, folder: str | os.PathLike, prefix: str, resumes: bool = False):
         self._folder, self._prefix = os.fspath(folder) or ".", prefix
-        self._is_remote = url_of(self._folder) is not None
+        self._is_remote, self._resumes = url_of(self._folder) is not None, resumes
 
     def __enter__(self) -> Outputs:
         remote.check_writable(self._folder)
+        if self._is_remote and self._resumes:
+            remote.bring(self._folder, self._is_own, keeps_own=True)
         return self
 
     def __exit__(self, kind, *_) -> None:
         if kind is None:
             self.upload()
-
-    def bring(self) -> None:
-        """Downloads the files."""
-        if self._is_remote:
-            remote.bring(self._folder, self._is_own, keeps_own=True)
 
     def upload(self) -> None:
         """Uploads what has changed, as it was written: the oldest file first.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects in buckets, their copies in a cache on this machine, and ranges of bytes.
+"""Objects in buckets, and their copies in a cache on this machine.
 
 Other modules use the path of the copy (`paths.local_of`); here it is
 downloaded before it is read (`fetch`) and uploaded after it was written (`put`). The
@@ -9,28 +9,18 @@ cache pass untouched, at the cost of comparing a prefix.
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import functools
 import glob
-import itertools
 import json
 import logging
 import os
-import shutil
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from electra_tf.errors import (
-    EXIT_CANNOT_WRITE,
-    EXIT_CONFIG,
-    EXIT_DAMAGED,
-    UserError,
-    reason_of,
-)
+from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_CONFIG, UserError, reason_of
 from electra_tf.paths import cache_root, globs_in, url_of
 from electra_tf.storage.files import (
     PARTIAL,
@@ -43,27 +33,13 @@ from electra_tf.storage.files import (
 from electra_tf.storage.manifest import MANIFEST
 
 # s3fs retries by itself. A cached listing would hide what others write.
-_BOTO = {
-    "connect_timeout": 3,
-    "read_timeout": 20,
-    "retries": {"total_max_attempts": 1},
-    "max_pool_connections": 256,
-}
+_BOTO = {"connect_timeout": 3, "read_timeout": 20, "retries": {"total_max_attempts": 1}}
 _OPTIONS = {
     "s3": {"config_kwargs": _BOTO, "use_listings_cache": False},
     "gs": {"use_listings_cache": False},
 }
 _THREADS = 8  # files that move at a time
 _LOCAL_ONLY = ("run.lock",)  # of a copy's writer; never in the bucket
-
-# At most 64 files are open in a process, well below the usual limit of 1024: those of
-# the cache, and those that threads are reading.
-_MAX_CACHED, _MAX_READERS = 48, 16
-_readers = threading.Semaphore(_MAX_READERS)
-
-_GAP = 1 << 15  # bytes between two ranges that are read rather than left out
-_LONGEST = 8 << 20  # of merged ranges
-_MOVED = "Do not move or remove shards while a run reads them."
 
 
 def open_store(path: str | os.PathLike) -> tuple[Any, str]:
@@ -179,17 +155,13 @@ def expand(globs: str) -> list[str]:
     return sorted(paths)
 
 
-def stats_of(paths: Sequence[str]) -> list[tuple[int, int]]:
-    """(bytes, time of change in ns) of files; 0 for the time of those in buckets."""
+def sizes_of(paths: Sequence[str]) -> list[int]:
+    """The bytes of files, here or in a bucket."""
     found = {}
     for folder in {os.path.dirname(path) for path in paths if url_of(path)}:
-        for name, facts in listing(folder).items():
-            found[os.path.join(folder, name)] = facts["size"], 0
-    for path in paths:
-        if not url_of(path):
-            stat = os.stat(path)
-            found[path] = stat.st_size, stat.st_mtime_ns
-    return [found[path] for path in paths]
+        sizes = sizes_in(folder)
+        found |= {os.path.join(folder, name): size for name, size in sizes.items()}
+    return [found[path] if url_of(path) else os.path.getsize(path) for path in paths]
 
 
 # ------------------------------------------------------------------- downloads
@@ -207,6 +179,12 @@ def fetch(path: str | os.PathLike) -> str:
     if url_of(path):
         bring(path)
     return path
+
+
+def fetch_all(paths: Sequence[str]) -> list[str]:
+    """`fetch` of several at a time."""
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(fetch, paths))
 
 
 def bring(
@@ -259,7 +237,7 @@ def is_written_to(folder: str | os.PathLike) -> bool:
     """Whether a process of this machine holds the lock of a run's directory."""
     with contextlib.suppress(OSError), open(os.path.join(folder, "run.lock")) as f:
         # For a moment this refuses a process that starts now.
-        return flock(f, shared=True) is False
+        return not flock(f, shared=True)
     return False
 
 
@@ -274,7 +252,6 @@ def _state_of(path: str) -> Iterator[dict[str, list]]:
     with contextlib.ExitStack() as held:
         try:
             place.mkdir(parents=True, exist_ok=True)
-            # Without flock two processes may both download a file, each whole.
             flock(held.enter_context(open_own(place / ".lock", "wb")), waits=True)
         except OSError as error:
             raise _no_cache(error) from None
@@ -389,124 +366,3 @@ def check_writable(path: str | os.PathLike) -> None:
             name = os.path.join(key, f".try{PARTIAL}")
             store.pipe_file(name, b"")
             store.rm_file(name)
-
-
-# ------------------------------------------------------------------------- ranges
-
-
-class ByteRanges:
-    """The bytes of files, for any number of threads.
-
-    Attributes:
-      paths: of the files.
-      stats: (bytes, time of change in ns) of each; 0 for the time of those in buckets.
-      is_remote: whether they are read from a bucket on demand.
-    """
-
-    def __init__(self, paths: Sequence[str]):
-        self.paths = list(paths)
-        self.stats = stats_of(self.paths)
-        self.is_remote = all(map(url_of, self.paths))
-        self._copied: set[int] = set()  # numbers of files that are in the cache
-
-    def copy(self) -> None:
-        """Copies all files that are in buckets."""
-        for path in self.paths:
-            fetch(path)
-        self.is_remote = False
-
-    def copy_ahead(self) -> None:
-        """Starts to copy the files of a bucket, as far as the disk has room.
-
-        Each request costs much more than the bytes of a record; a copy serves all
-        epochs.
-        """
-        if self.is_remote:
-            room = room_for_copies()
-            threading.Thread(target=self._copy, args=(room,), daemon=True).start()
-
-    def _copy(self, room: float) -> None:
-        for file, (size, _) in enumerate(self.stats):
-            room -= size
-            try:
-                if room < 0 or not os.path.exists(fetch(self.paths[file])):
-                    return
-            except UserError:
-                return  # Reading one of its ranges raises the error again.
-            self._copied.add(file)
-
-    def read(
-        self, files: Sequence[int], starts: Sequence[int], ends: Sequence[int]
-    ) -> list[bytes]:
-        """The bytes [start, end) of files, by their numbers.
-
-        Raises `UserError`: 65 for a file that is gone or cannot be read, 2 when the
-        store cannot be reached.
-        """
-        if self.is_remote and not self._copied.issuperset(files):
-            return read_ranges([self.paths[i] for i in files], starts, ends)
-        result = [b""] * len(files)
-        by_file = sorted(range(len(files)), key=files.__getitem__)
-        for file, places in itertools.groupby(by_file, files.__getitem__):
-            with _readers:
-                # Evicted from the cache, it is closed when its last reference is gone.
-                shard = _shard(self, file)
-                for i in places:
-                    size = ends[i] - starts[i]
-                    result[i] = os.pread(shard.fileno(), size, starts[i])
-        return result
-
-
-@functools.lru_cache(_MAX_CACHED)
-def _shard(files: ByteRanges, number: int) -> BinaryIO:
-    path = files.paths[number]
-    try:
-        return open(path, "rb", buffering=0)
-    except OSError as e:
-        advice = f"\n{_MOVED}" if isinstance(e, FileNotFoundError) else ""
-        message = f"{path} cannot be opened any more: {e.strerror}.{advice}"
-        raise UserError(message, EXIT_DAMAGED) from None
-
-
-def room_for_copies() -> float:
-    """Bytes of data that may be copied to the cache, beyond what has to be there.
-
-    $ELECTRA_TF_COPY_GB; by default half of what is free.
-    """
-    if limit := os.environ.get("ELECTRA_TF_COPY_GB"):
-        return float(limit) * 1e9
-    os.makedirs(cache_root(), exist_ok=True)
-    return shutil.disk_usage(cache_root()).free / 2
-
-
-def read_ranges(
-    paths: Sequence[str], starts: Sequence[int], ends: Sequence[int]
-) -> list[bytes]:
-    """The bytes [start, end) of files in one bucket, without a copy of the rest.
-
-    Ranges that lie close to each other are one request; all are made at once. Raises
-    `UserError`: 2 when the store cannot be reached, 65 for a file that is gone.
-    """
-    from fsspec.utils import merge_offset_ranges
-
-    with opened(paths[0]) as (store, first):
-        place = paths[0].removesuffix(first)
-        keys = [path.removeprefix(place) for path in paths]
-        requests = merge_offset_ranges(
-            keys, list(starts), list(ends), max_gap=_GAP, max_block=_LONGEST
-        )
-        try:
-            found = store.cat_ranges(*requests)
-            for error in found:
-                if isinstance(error, Exception):
-                    raise error
-        except FileNotFoundError:
-            gone = next((key for key in keys if not store.exists(key)), keys[0])
-            message = f"{url_of(place + gone)} cannot be read any more: it is gone."
-            raise UserError(f"{message}\n{_MOVED}", EXIT_DAMAGED) from None
-    begins = list(zip(*requests[:2], strict=True))  # ascending
-    result = []
-    for key, start, end in zip(keys, starts, ends, strict=True):
-        i = bisect.bisect_right(begins, (key, start)) - 1
-        result.append(found[i][start - begins[i][1] : end - begins[i][1]])
-    return result

@@ -110,7 +110,7 @@ class Vocabulary:
     @classmethod
     def load_if_there(cls, path: str | os.PathLike) -> Vocabulary | None:
         """As `load`; None if the file does not exist."""
-        return None if _read_if_there(path) is None else cls.load(path)
+        return None if read_if_there(path) is None else cls.load(path)
 
     def __repr__(self) -> str:
         return f"Vocabulary({len(self.tokens):,} tokens, {self.path!r})"
@@ -222,12 +222,13 @@ def _tokens_of_text(path: str, data: bytes) -> list[str]:
 
 def read_file(what: str, path: str) -> bytes:
     """The content of a file of tokens or words."""
-    if (data := _read_if_there(path)) is None:
+    if (data := read_if_there(path)) is None:
         raise UserError(f"cannot read the {what} {path}: it does not exist.")
     return data
 
 
-def _read_if_there(path: str | os.PathLike) -> bytes | None:
+def read_if_there(path: str | os.PathLike) -> bytes | None:
+    """The content of a file, here or in a bucket; None if it does not exist."""
     try:
         with open(fetch(path), "rb") as f:
             return f.read()
@@ -310,7 +311,7 @@ def read_settings(vocab: Vocabulary | str | os.PathLike) -> TokenizerConfig | No
         if (vocab := Vocabulary.load_if_there(vocab)) is None:
             return None
     path = settings_path(vocab.path)
-    if (data := _read_if_there(path)) is None:
+    if (data := read_if_there(path)) is None:
         return settings_in_file(vocab.path)
     try:
         settings = json.loads(data)
@@ -552,6 +553,6 @@ def check_added_tokens(tokens: Iterable[Any], path: str | os.PathLike) -> None:
 
 def settings_in_file(path: str | os.PathLike) -> TokenizerConfig | None:
     """The settings in a vocabulary's own file; None unless it is a tokenizer.json."""
-    data = _read_if_there(path) or b""
+    data = read_if_there(path) or b""
     is_json = data.lstrip().startswith(b"{")
     return config_of_json(json.loads(data), path) if is_json else None

@@ -13,6 +13,7 @@ from electra_tf.errors import UserError
 from electra_tf.text.vocabulary import Vocabulary
 from tests.helpers import memory_bucket
 from tests.helpers.building import VOCAB, examples_in, succeed, write_corpus
+from tests.helpers.runs import refused
 
 
 @pytest.fixture
@@ -70,39 +71,24 @@ def test_changed_shards(shards):
         RecordIndex(shards).read(np.arange(9))
 
 
-@pytest.fixture
-def memory(shards, tmp_path, monkeypatch):
-    """A file system with the same shards in a bucket, without an index."""
+@pytest.mark.parametrize("has_index", [True, False])
+def test_shards_in_a_bucket_are_copied(
+    shards, tmp_path, monkeypatch, no_scan, has_index
+):
     memory = memory_bucket.empty(tmp_path, monkeypatch)
-    for path in shards:
+    for path in (*shards, *([record_index.write(shards)] if has_index else [])):
         memory.put_file(path, f"bucket/{os.path.basename(path)}")
-    return memory
+    in_bucket = [memory_bucket.place(f"data-{i}") for i in range(2)]
+    for is_first in (True, False):
+        if has_index or not is_first:
+            no_scan()
+        assert RecordIndex(in_bucket).read(np.arange(8)) == EXPECTED
 
 
-@pytest.fixture
-def in_bucket(memory):
-    return [memory_bucket.place(f"data-{i}") for i in range(2)]
-
-
-def test_ranges_of_shards_in_buckets_are_read(shards, memory, in_bucket, no_scan):
-    place = record_index.write(shards)
-    memory.put_file(place, f"bucket/{os.path.basename(place)}")
-    no_scan()
-    index = RecordIndex(in_bucket)
-    order = np.array([7, 0, 3, 5, 4, 4])
-    assert index.read(order) == [EXPECTED[i] for i in order]
-    assert not any(map(os.path.exists, in_bucket))
-    data = bytearray(memory.cat_file("bucket/data-1"))
-    data[-5] ^= 1
-    memory.pipe_file("bucket/data-1", bytes(data))
-    with pytest.raises(UserError, match="memory://bucket/data-1: record 2 at byte"):
-        RecordIndex(in_bucket).read(np.arange(8))
-
-
-def test_shards_without_an_index_are_downloaded(in_bucket):
-    assert RecordIndex(in_bucket).read(np.arange(8)) == EXPECTED
-    assert all(map(os.path.exists, in_bucket))
-    assert RecordIndex(in_bucket).read(np.arange(8)) == EXPECTED
+def test_a_shard_that_is_gone(shards):
+    index = RecordIndex(shards)
+    os.unlink(shards[1])
+    refused(lambda: index.read(np.arange(8)), "Do not move or remove", code=65)
 
 
 def test_counts_are_those_of_the_examples(tmp_path):

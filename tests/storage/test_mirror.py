@@ -255,18 +255,17 @@ def test_a_removed_directory_leaves_nothing(run, tmp_path, in_bucket):
 def test_outputs_of_several_processes(run):
     memory = fsspec.filesystem("memory")
     memory.pipe({"bucket/run/a_old": b"1", "bucket/run/b_old": b"2"})
-    with Outputs(run, "a_") as outputs:
-        outputs.bring()
+    with Outputs(run, "a_", resumes=True) as outputs:
         assert os.listdir(run) == ["a_old"]
         for name in ("a_new", "a_old", "b_old"):
             Path(run, name).write_text("of this process")
-        outputs.bring()  # Keeps what has changed here.
+        outputs.__enter__()  # Keeps what has changed here.
         outputs.upload()
         assert memory.cat_file("bucket/run/a_new") == b"of this process"
         assert memory.cat_file("bucket/run/a_old") == b"of this process"
         assert memory.cat_file("bucket/run/b_old") == b"2"
         memory.pipe_file("bucket/run/a_old", b"of another")
-        outputs.bring()
+        outputs.__enter__()
         assert Path(run, "a_old").read_bytes() == b"of another"
         Path(run, "a_last").touch()
     assert memory.exists("bucket/run/a_last")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies of files in a bucket, here one in memory, and ranges of them."""
+"""Copies of files in a bucket, here one in memory."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,6 @@ import pytest
 from electra_tf import paths
 from electra_tf.errors import UserError
 from electra_tf.storage import remote
-from electra_tf.storage.remote import read_ranges
 from tests.helpers import memory_bucket
 from tests.helpers.memory_bucket import place
 
@@ -37,7 +36,7 @@ def test_globs_in_a_bucket(memory, tmp_path):
     found = remote.expand(f"{place('data/a*')},{tmp_path}/*,{place('none/*')}")
     assert found == [place("data/a-0"), place("data/a-1")]
     assert not os.path.exists(found[0])
-    assert remote.stats_of(found) == [(3, 0), (3, 0)]
+    assert remote.sizes_of(found) == [3, 3]
 
 
 def fetch(path):
@@ -101,27 +100,3 @@ def test_a_cache_that_cannot_be_written(memory, tmp_path, monkeypatch):
     monkeypatch.setenv("ELECTRA_TF_CACHE", str(tmp_path / "file"))
     with pytest.raises(UserError, match="ELECTRA_TF_CACHE"):
         remote.fetch(place("there"))
-
-
-def test_close_ranges_are_one_request(memory, monkeypatch):
-    data = os.urandom(200_000)
-    memory.pipe({"bucket/x": data, "bucket/y": data[::-1]})
-    requests = []
-    read = memory.cat_ranges
-
-    def counted(paths, starts, ends, **options):
-        requests.append(len(paths))
-        return read(paths, starts, ends, **options)
-
-    monkeypatch.setattr(memory, "cat_ranges", counted)
-    files = [place(name) for name in "yxxyx"]
-    starts, ends = [5, 190_000, 10, 0, 20], [9, 200_000, 60, 7, 30]
-    assert read_ranges(files, starts, ends) == [
-        {"x": data, "y": data[::-1]}[name][start:end]
-        for name, start, end in zip("yxxyx", starts, ends, strict=True)
-    ]
-    assert requests == [3]
-    memory.rm_file("bucket/y")
-    with pytest.raises(UserError, match="memory://bucket/y cannot be read") as e:
-        read_ranges(files, starts, ends)
-    assert e.value.exit_code == 65
