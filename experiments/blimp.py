@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import statistics
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,6 +24,7 @@ from electra_tf.text.corpus import read_lines
 
 PASSAGE_WORDS = 1000
 HELD_OUT = 0.02  # of the words, beside them
+_SENTENCE_END = re.compile(r"""([.!?]["”’')]*)\s+(?=["“‘'A-Z])""")
 
 # Of each of BLiMP's phenomena some.
 _TUNING = """adjunct_island anaphor_gender_agreement animate_subject_passive causative
@@ -89,17 +91,25 @@ def measures(pairs: Path) -> dict[str, Pairs | HeldOut]:
     return {**parts, "held-out loss": HeldOut()}
 
 
-def data(output: Path, recipe: Mapping[str, Any]) -> Data:
-    """Vocabulary and TFRecords, with every token used, of what `write_texts` writes."""
+def data(output: Path, recipe: Mapping[str, Any], sentences: bool) -> Data:
+    """Vocabulary and TFRecords of what `write_texts` writes.
+
+    Args:
+      sentences: examples begin with one; otherwise every token is used.
+    """
     folder = output / "data"
     texts = {"pretrain_tfrecords": folder / "text", "heldout": folder / "heldout_text"}
-    return built_data(folder, texts, recipe, ["--packing=full"])
+    return built_data(folder, texts, recipe, [] if sentences else ["--packing=full"])
 
 
 def write_texts(
-    output: Path, corpus: Path, words: int, seed: int, console: Console
+    output: Path, corpus: Path, words: int, seed: int, sentences: bool, console: Console
 ) -> None:
-    """Chooses `words` words of the files of a corpus, and others that are held out."""
+    """Chooses `words` words of the files of a corpus, and others that are held out.
+
+    Args:
+      sentences: each becomes a line.
+    """
     files = sorted(path for path in corpus.rglob("*") if path.is_file())
     found = [(path.name, text) for path in files for text in passages(path)]
     random.Random(seed).shuffle(found)
@@ -113,8 +123,15 @@ def write_texts(
             chosen.append(one[1])
             count += len(one[1].split())
         path = output / "data" / name / "text.txt"
-        write_once(path, "\n\n".join(chosen))
+        text = "\n\n".join(chosen)
+        write_once(path, by_sentence(text) if sentences else text)
         console.log(f"{path}: {count:,} words of {len(books)} files, seed {seed}")
+
+
+def by_sentence(text: str) -> str:
+    """Text with a sentence a line; paragraphs follow each other, as many are short."""
+    paragraphs = (" ".join(part.split()) for part in re.split(r"\n\s*\n", text))
+    return "\n".join(_SENTENCE_END.sub(r"\1\n", part) for part in paragraphs if part)
 
 
 def passages(path: Path) -> Iterator[str]:

@@ -68,6 +68,11 @@ _WORDS = flags.DEFINE_integer(
     "words", 1_000_000, "Of blimp: words of the corpus to learn from.", lower_bound=1000
 )
 _TEXT_SEED = flags.DEFINE_integer("text_seed", 1, "Of blimp: chooses these words.")
+_SENTENCES = flags.DEFINE_boolean(
+    "sentences",
+    False,
+    "Of blimp: examples begin with sentences; lines too long are cut.",
+)
 _WORKERS = flags.DEFINE_integer("workers", 1, "Runs at a time.", lower_bound=1)
 _ONLY = flags.DEFINE_list("only", [], "Variants to run; default: all.")
 _HPARAMS = flags.DEFINE_string(
@@ -187,8 +192,9 @@ class Experiment:
         if comparison.recipes:
             if not _PAIRS.value:
                 raise UserError("blimp needs --pairs: its file (docs/experiments.md).")
-            own = {"words": _WORDS.value, "text_seed": _TEXT_SEED.value}
-            self.data = blimp.data(self.output, self.scale.recipe)
+            self.text = _WORDS.value, _TEXT_SEED.value, _SENTENCES.value
+            own = dict(zip(("words", "text_seed", "sentences"), self.text, strict=True))
+            self.data = blimp.data(self.output, self.scale.recipe, _SENTENCES.value)
         elif _SCALE.value == "pocket":
             self.data = scales.pocket_data(self.output, self.corpus, self.scale.recipe)
         elif _CORPUS.value:
@@ -270,8 +276,7 @@ class Experiment:
                 row["in"] = sorted({*row.get("in", []), name})
             self.save()
             if self.comparison.recipes:
-                words = _WORDS.value, _TEXT_SEED.value
-                blimp.write_texts(self.output, self.corpus, *words, self.console)
+                blimp.write_texts(self.output, self.corpus, *self.text, self.console)
             code = run_commands(self.data.jobs, 1, self.console)
             if not code:
                 if self.comparison.recipes:

@@ -142,6 +142,12 @@ def test_blimp(tmp_path):
     assert other.returncode == 2 and "text_seed is 1 there, 2 here" in other.stderr
 
 
+def test_sentences_become_lines():
+    text = """"Well?" said\nhe. 'No.'\n\n \nMr. X. came, i.e. Mr. y did."""
+    lines = """"Well?" said he.|'No.'|Mr.|X. came, i.e.|Mr. y did."""
+    assert blimp.by_sentence(text).split("\n") == lines.split("|")
+
+
 def check_results(output, keys):
     """The list has the scores of the runs; their tables are tested below."""
     runs = listed(output)
