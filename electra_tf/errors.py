@@ -87,6 +87,11 @@ LEFT: dict[str, Left] = {
         "paper's Table 5; commit 29150232 has the other draw",
         "masked",
     ),
+    "sample_steps": Left(
+        "left in version 0.2: run_inference.py detect --corrupt shows what the model "
+        "of a checkpoint finds (docs/pretraining.md)",
+        0,
+    ),
     "unigram_share": Left(f'{_MEASURED}. "generator": "unigram" did', 0.0),
 }
 

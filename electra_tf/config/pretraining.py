@@ -26,7 +26,6 @@ from electra_tf.config.hparams import (
 )
 from electra_tf.config.model import ModelConfig, generator_config
 from electra_tf.config.objectives import (
-    DISCRIMINATOR_HEAD,
     GENERATOR,
     GENERATORS,
     MAIN,
@@ -102,7 +101,6 @@ _SAMPLES = _objectives(lambda kind: MAIN in kind.learns)
 _OWN_LEARNS = _OWN_ENCODERS | _LEARNS
 _LOGITS = _SAMPLES | _generators(lambda kind: kind.head)
 _MASKS_SOME = _objectives(lambda kind: kind.main_network)
-_DISCRIMINATOR = _objectives(lambda kind: DISCRIMINATOR_HEAD in kind.heads)
 _CURRICULUM = _objectives(lambda kind: MAIN in kind.learns and not kind.uses_q)
 _CURRICULUM |= _generators(lambda kind: kind.predicts != "none")
 _WSD, _POLYNOMIAL = {"schedule": ["wsd"]}, {"schedule": ["original", "polynomial"]}
@@ -290,12 +288,6 @@ class PretrainingConfig(RunConfig):
     num_eval_steps: int = setting(100, "Batches of an evaluation.", ">= 1")
     eval_every_steps: int = setting(
         0, "Steps between evaluations in training; 0: none.", ">= 0"
-    )
-    sample_steps: int = setting(
-        0,
-        "Steps between recorded samples (docs/metrics.md); 0: none.",
-        ">= 0",
-        _DISCRIMINATOR,
     )
     peer_timeout: float = place(
         600.0, "Seconds to wait for other workers (TF_CONFIG).", "> 0"

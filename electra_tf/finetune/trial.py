@@ -402,7 +402,7 @@ class _Assessment(Evaluations):
 
 def _train_to_end(run, trial, store, task, state, checkpoints, steps, assess) -> None:
     config, placement = run.config, run.placement
-    every, seed = config.eval_every_steps, seed_of(config, trial)
+    seed = seed_of(config, trial)
     is_compiled = placement.jit_compile
     buckets = batches.training_buckets(
         config, store.lengths, steps=steps, seed=seed, is_compiled=is_compiled
@@ -439,7 +439,7 @@ def _train_to_end(run, trial, store, task, state, checkpoints, steps, assess) ->
         placement,
         config,
         num_train_steps=steps,
-        pauses=[loop.Pause(every, assess)] if every else [],
+        evaluate=assess if config.eval_every_steps else None,
     )
     if not training.run(run.stop):
         raise Interrupted

@@ -206,17 +206,6 @@ def to_html(
     return fill('<p class="passage">{parts}</p>', parts=parts)
 
 
-def of_sample(passage: Sequence[Sequence]) -> tuple[str, list[TokenPrediction]]:
-    """A passage of `pretrain.samples` as a text and the predictions for its tokens."""
-    text, tokens = "", []
-    for token, probability, *replacement in passage:
-        text += " " if text and not token.startswith("##") else ""
-        start, text = len(text), text + token.removeprefix("##")
-        found = (start, len(text), probability, *replacement)
-        tokens.append(TokenPrediction(text[start:], *found))
-    return text, tokens
-
-
 def html_legend(is_corrupted: bool) -> Html:
     """An HTML fragment that explains the marks of `to_html`."""
     names = {kind: name for kind, _, _, name in _MARKS.values()}

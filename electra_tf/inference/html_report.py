@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from electra_tf.config.objectives import translated
 from electra_tf.config.pretraining import PretrainingConfig, switches
 from electra_tf.errors import UserError
 from electra_tf.inference import detection
@@ -19,13 +20,10 @@ from electra_tf.pretrain.metrics import ALL_METRICS, plotted
 from electra_tf.storage.files import line_writer
 from electra_tf.storage.manifest import read_json_if_there
 from electra_tf.train.curves import plot_curves
-from electra_tf.train.reporting import SAMPLES, data_of, read_metrics, results_of
+from electra_tf.train.reporting import data_of, results_of
 
 if TYPE_CHECKING:  # It loads TensorFlow.
     from electra_tf.inference.model import TokenPrediction
-
-# Steps from which a sample is shown, spread over the training.
-_MAX_SAMPLES = 5
 
 
 def config_of(model_dir: Path) -> dict[str, Any]:
@@ -40,7 +38,7 @@ def config_of(model_dir: Path) -> dict[str, Any]:
             f"{model_dir} is not the directory of a pre-training run, which report "
             "needs."
         )
-    PretrainingConfig.checked(content, str(path))
+    PretrainingConfig.checked(translated(content), str(path))
     return content
 
 
@@ -77,7 +75,6 @@ def write_report(
             detection.html_legend(is_corrupted=True),
             *(detection.to_html(text, tokens) for text, tokens in passages),
         ]
-    parts += _samples(model_dir)
     if results:
         parts.append(_metrics_table(results))
     parts += _curves(model_dir, config)
@@ -86,25 +83,6 @@ def write_report(
     parts.append(fill(f"<h2>Settings</h2>{settings}", table=_table(rows)))
     with line_writer(output) as write:
         write(detection.page(title, parts))
-
-
-def _samples(model_dir: Path) -> list[Html]:
-    """A passage with the discriminator's predictions at some steps of the training."""
-    path = model_dir / SAMPLES
-    rows = list(read_metrics(path))
-    if not rows:
-        return []
-    count = min(len(rows), _MAX_SAMPLES)
-    shown = [rows[(len(rows) - 1) * i // max(1, count - 1)] for i in range(count)]
-    legend = detection.html_legend(is_corrupted=True)
-    parts = [fill("<h2>While it learned</h2>{legend}", legend=legend)]
-    for row in shown:
-        parts.append(
-            fill('<p class="summary">Step {step}</p>', step=f"{row['step']:,}")
-        )
-        text, tokens = detection.of_sample(row["passages"][0])
-        parts.append(detection.to_html(text, tokens))
-    return parts
 
 
 def _metrics_table(results: dict) -> Html:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run of pre-training: its phases in order, its evaluations and samples.
+"""A run of pre-training: its phases in order, and its evaluations.
 
 All phases share model, optimizer and step counter. Batch k, its masking and the dropout
 of step k are functions of (seed, k), k being the run's step. The step's number gives
@@ -8,16 +8,13 @@ its phase, so an interrupted run continues in the right phase.
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from electra_tf.config.pretraining import Phase, PretrainingConfig, switches
@@ -27,7 +24,7 @@ from electra_tf.errors import EXIT_OK, EXIT_PREEMPTED
 from electra_tf.paths import joined
 from electra_tf.pretrain.flops import get_recipe_flops
 from electra_tf.pretrain.metrics import HealthMonitor, plotted
-from electra_tf.pretrain.objectives import Objective, objective_of
+from electra_tf.pretrain.objectives import objective_of
 from electra_tf.pretrain.pretrain_data import RunData
 from electra_tf.pretrain.pretraining import build_pretrainer, task_of
 from electra_tf.pretrain.start import Start, last_step_of
@@ -36,12 +33,9 @@ from electra_tf.storage.manifest import code_sha256, installed_versions
 from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.train import curves, distribution, loop, optimization, reporting
 from electra_tf.train.distribution import Placement
-from electra_tf.train.reporting import EVALUATIONS, SAMPLES, Journal
+from electra_tf.train.reporting import EVALUATIONS, Journal
 from electra_tf.train.step import Evaluation, TrainingStep, TrainState
 from electra_tf.train.supervisor import Cluster, StopRequest, leave_at_once
-
-# How many passages are shown.
-PASSAGES = 3
 
 
 class Run(NamedTuple):
@@ -279,7 +273,7 @@ def check_data(
         steps = (_rows(config, phase, step) for step in (done, phase.end))
         for line in data.open(part).describe(*steps):
             console.log(f"Data: {line}")
-        if config.eval_every_steps or config.sample_steps:
+        if config.eval_every_steps:
             data.open(part, training=False)
     return ahead
 
@@ -339,146 +333,43 @@ def _train_phase(run: Run, phase: Phase, stop: StopRequest) -> bool:
         part,
         num_train_steps=phase.end,
         watch=monitor if placement.is_chief else None,
-        pauses=_pauses(run, phase),
+        evaluate=PeriodicEvaluation(run, phase) if config.eval_every_steps else None,
     ).run(stop)
 
 
-def _pauses(run: Run, phase: Phase) -> list[loop.Pause]:
-    """The periodic evaluations and samples of a phase."""
-    config, data, placement, state, _, console = run
-    task, part, pauses = task_of(state.model, phase), phase.config, []
-    begin = state.step, placement.is_chief
-    if every := config.eval_every_steps:
-        periodic = PeriodicEvaluation(
-            Evaluation(task, placement),
-            lambda: batches_of(part, data, placement, training=False),
-            (config.num_eval_steps, config.eval_batch_size),
-            console,
-            Journal(config.model_dir, EVALUATIONS, "eval", *begin),
-        )
-        pauses.append(loop.Pause(every, periodic))
-    if every := config.sample_steps:
-
-        def passages():
-            one = {"batch_size": PASSAGES, "num_batches": 1}
-            return next(iter(data.dataset(part, False, **one)))
-
-        journal = Journal(config.model_dir, SAMPLES, "samples", *begin)
-        objective = objective_of(phase.objective, part)
-        samples = Samples(state.model, objective, passages, data.vocab, journal)
-        pauses.append(loop.Pause(every, samples, is_saved=False))
-    return pauses
-
-
 def _catch_up(run: Run) -> None:
-    """Makes evaluations and samples of the state's step that a stop prevented."""
-    step = run.state.step
-    every = run.config.eval_every_steps, run.config.sample_steps
-    if not step or all(not n or step % n for n in every):
+    """Makes the evaluation of the state's step that a stop prevented."""
+    step, every = run.state.step, run.config.eval_every_steps
+    if not every or not step or step % every:
         return
-    phase, workers = run.config.phase_at(step - 1), run.placement.workers
-    for pause in _pauses(run, phase):
-        # Only the chief has the journal.
-        due = step % pause.every == 0 and not pause.call.journal.has(step)
-        if workers.gather([bool(due)])[0, 0]:
-            call = functools.partial(pause.call, step)
-            workers.decide(loop.failure_of(call))
+    evaluate = PeriodicEvaluation(run, run.config.phase_at(step - 1))
+    workers = run.placement.workers
+    # Only the chief has the journal.
+    if workers.gather([not evaluate.journal.has(step)])[0, 0]:
+        workers.decide(loop.failure_of(lambda: evaluate(step)))
 
 
-@dataclasses.dataclass
 class PeriodicEvaluation:
-    """Evaluates the weights during training, at some steps.
+    """The evaluations of a phase in training, at some steps.
 
     Writes them to evaluations.jsonl and TensorBoard.
-
-    Args:
-      evaluation: of the task.
-      batches: makes an iterator over the same batches each time.
-      size: number of batches, sequences per batch.
-      console: where the metrics are shown.
-      journal: of the run.
     """
 
-    evaluation: Evaluation
-    batches: Callable[[], Iterator]
-    size: tuple[int, int]
-    console: Console
-    journal: Journal
+    def __init__(self, run: Run, phase: Phase):
+        self._run, self._part = run, phase.config
+        self._evaluation = Evaluation(task_of(run.state.model, phase), run.placement)
+        begin = run.state.step, run.placement.is_chief
+        self.journal = Journal(run.config.model_dir, EVALUATIONS, "eval", *begin)
 
     def __call__(self, step: int) -> bool:
         """Evaluates the weights of this step; False, so that training continues."""
+        run, config = self._run, self._run.config
+        batches = batches_of(self._part, run.data, run.placement, training=False)
+        size = config.num_eval_steps, config.eval_batch_size
         with leave_at_once():  # The weights are saved; the next start evaluates them.
-            metrics = self.evaluation(self.batches(), *self.size, Console(silent=True))
+            metrics = self._evaluation(batches, *size, Console(silent=True))
         shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
-        self.console.log(f"Evaluation at step {step:,}: {shown}")
+        run.console.log(f"Evaluation at step {step:,}: {shown}")
         self.journal.add([{"step": step} | metrics])
         self.journal.sync()
         return False
-
-
-class Samples:
-    """Writes passages with the generator's tokens to samples.jsonl and TensorBoard.
-
-    Each token comes with the discriminator's probability that it was replaced.
-
-    Args:
-      model: ElectraPretrainer, whose weights are those of the step.
-      objective: of the phase; None: the model's.
-      batch: makes a masked batch of the passages; called once.
-      journal: of the run; only the chief computes anything.
-    """
-
-    def __init__(
-        self,
-        model,
-        objective: Objective | None,
-        batch: Callable[[], dict[str, tf.Tensor]],
-        vocab: Vocabulary,
-        journal: Journal,
-    ):
-        self._vocab, self._batch = vocab, functools.cache(batch)
-        self.journal = journal
-
-        def judge(batch):
-            output = model(batch, objective=objective)
-            probs = output.discriminated and output.discriminated.probs
-            return output.corrupted_ids, probs
-
-        self._judge = tf.function(judge, autograph=False)
-
-    def __call__(self, step: int) -> bool:
-        """Writes the passages at this step; False, so that training continues."""
-        if not self.journal.is_chief:
-            return False
-        batch = self._batch()
-        ids, probs = self._judge(batch)
-        if probs is None:
-            return False  # two_stage has no discriminator yet
-        arrays = [x.numpy() for x in (batch["input_ids"], ids, probs)]
-        passages = [self._passage(*row) for row in zip(*arrays, strict=True)]
-        self.journal.add([{"step": step, "passages": passages}], as_text(passages))
-        self.journal.sync()
-        return False
-
-    def _passage(self, ids: np.ndarray, corrupted: np.ndarray, probs: np.ndarray):
-        """[token, probability that it was replaced, any replacement] of each token."""
-        vocab, passage = self._vocab, []
-        hidden = vocab.pad_id, vocab.cls_id, vocab.sep_id
-        for old, new, probability in zip(ids, corrupted, probs.tolist(), strict=True):
-            if old in hidden:
-                continue
-            replacement = [vocab.tokens[new]] if new != old else []
-            passage.append([vocab.tokens[old], round(probability, 4), *replacement])
-        return passage
-
-
-def as_text(passages: list[list]) -> str:
-    """The passages for TensorBoard, which shows indented lines unchanged."""
-    lines = ["    [token→replacement probability of being replaced]"]
-    for passage in passages:
-        words = [
-            f"[{token}→{replacement[0]} {probability:.0%}]" if replacement else token
-            for token, probability, *replacement in passage
-        ]
-        lines.append("    " + " ".join(words))
-    return "\n".join(lines)

@@ -31,7 +31,7 @@ def check_tokenizers(phases: Sequence[Phase], ours: TokenizerConfig) -> None:
     for config in (phase.config for phase in phases):
         if config.do_train:
             record_index.check_tokenizer(joined(config.pretrain_tfrecords), ours)
-        if config.do_eval or config.eval_every_steps or config.sample_steps:
+        if config.do_eval or config.eval_every_steps:
             record_index.check_tokenizer(joined(config.eval_tfrecords), ours)
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -29,18 +29,6 @@ from electra_tf.train.supervisor import StopRequest
 LOOP_SECONDS = 0.5
 # With on_nonfinite "skip", the run ends after this many skipped steps in a row.
 MAX_SKIPPED_IN_A_ROW = 20
-
-
-class Pause(NamedTuple):
-    """An action between steps, every `every` steps.
-
-    `call` gets the step; it returns True to end the training there. `is_saved`: the
-    state is saved before.
-    """
-
-    every: int
-    call: Callable[[int], bool]
-    is_saved: bool = True
 
 
 def failure_of(*actions: Callable[[], object]) -> UserError | None:
@@ -60,7 +48,8 @@ class Loop:
     Args:
       make_batches: step -> iterator that starts with the batch of `step`.
       config: a PretrainingConfig or FinetuningConfig.
-      pauses: actions between steps, which may end the training.
+      evaluate: called with the step every `eval_every_steps`, with the state saved;
+        returns True to end the training there.
       watch: called with a step and the metrics from there on; its `UserError` ends the
         run, with the state saved.
     """
@@ -72,7 +61,7 @@ class Loop:
     placement: Placement
     config: Any
     num_train_steps: int
-    pauses: Sequence[Pause] = ()
+    evaluate: Callable[[int], bool] | None = None
     watch: Callable[[int, Mapping[str, np.ndarray]], None] | None = None
 
     def run(self, stop: StopRequest) -> bool:
@@ -126,19 +115,19 @@ class Loop:
         return self.is_over
 
     def _advance(self, metrics: dict[str, np.ndarray]) -> UserError | None:
-        """Adds completed steps and makes pauses; returns this worker's failure.
+        """Adds completed steps and evaluates; returns this worker's failure.
 
-        All workers take part in a pause, or none: they decide before it.
+        All workers take part in an evaluation, or none: they decide before it.
         """
         step = self.done + len(metrics["loss"])
-        due = [pause for pause in self.pauses if step % pause.every == 0]
-        failure = failure_of(lambda: self._add(metrics, any(p.is_saved for p in due)))
-        if due:
+        is_due = self.evaluate and step % self.config.eval_every_steps == 0
+        failure = failure_of(lambda: self._add(metrics, is_due))
+        if is_due:
             self.placement.workers.decide(failure)
-            failure = failure_of(lambda: self._pause(due))
+            failure = failure_of(self._evaluate)
         return failure
 
-    def _add(self, metrics: dict[str, np.ndarray], is_pausing: bool) -> None:
+    def _add(self, metrics: dict[str, np.ndarray], is_evaluated: bool) -> None:
         """Checks and reports steps, and saves if that is due."""
         first, count = self.done + 1, len(metrics["loss"])
         self._check_finite(metrics)
@@ -151,23 +140,21 @@ class Loop:
             self._save()
             self._saver.wait()
             raise
-        if is_pausing or self.done % self.config.save_checkpoints_steps == 0:
+        if is_evaluated or self.done % self.config.save_checkpoints_steps == 0:
             self._save()
-        if is_pausing:
+        if is_evaluated:
             self._saver.wait()
         self.is_over = self.done >= self.num_train_steps
         self._saver.check()
 
-    def _pause(self, due: Sequence[Pause]) -> None:
-        results = [pause.call(self.done) for pause in due]
-        self.is_over |= any(results)
+    def _evaluate(self) -> None:
+        self.is_over |= self.evaluate(self.done)
 
     def _uninterrupted(self) -> int:
-        """How many steps are left before the next save, pause or the end."""
-        every = [
-            self.config.save_checkpoints_steps,
-            *(pause.every for pause in self.pauses),
-        ]
+        """How many steps are left before the next save, evaluation or the end."""
+        every = [self.config.save_checkpoints_steps]
+        if self.evaluate:
+            every.append(self.config.eval_every_steps)
         return min(
             self.num_train_steps - self.done, *(n - self.done % n for n in every)
         )

@@ -26,9 +26,8 @@ from electra_tf.paths import json_beside
 from electra_tf.storage.files import atomic_write, cannot_write, open_own
 from electra_tf.storage.manifest import read_json_if_there
 
-# Evaluations and samples during training, in the folder of metrics.jsonl.
+# Evaluations during training, in the folder of metrics.jsonl.
 EVALUATIONS = "evaluations.jsonl"
-SAMPLES = "samples.jsonl"
 
 Sums = Mapping[str, np.ndarray]
 
@@ -186,8 +185,8 @@ class Journal:
         rows = read_metrics(self.path) if self.is_chief else ()
         return any(row["step"] == step for row in rows)
 
-    def add(self, rows: Sequence[Mapping[str, Any]], text: str = "") -> None:
-        """Adds rows with a "step"; their numbers, or a text, go to TensorBoard."""
+    def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Adds rows with a "step"; their numbers go to TensorBoard."""
         if not self.is_chief:
             return
         lines = "".join(json.dumps(finite(row)) + "\n" for row in rows)
@@ -195,18 +194,11 @@ class Journal:
             self._rows.write(lines.encode())
             self._rows.flush()
             for row in rows:
-                values: list[dict[str, Any]] = [
+                values = [
                     {"tag": f"training/{k}", "simple_value": v}
                     for k, v in row.items()
                     if k not in ("step", "time")
                 ]
-                if text:
-                    import tensorflow as tf
-
-                    tensor = tf.make_tensor_proto([text.encode()])
-                    kind = {"plugin_data": {"plugin_name": "text"}}
-                    tag = self.path.stem
-                    values = [{"tag": tag, "tensor": tensor, "metadata": kind}]
                 self._add_event(step=row["step"], summary={"value": values})
             self._events.flush()
 
@@ -263,10 +255,10 @@ def _open_after(path: Path, step: int) -> BinaryIO:
 
 
 def cut_after(directory: str | os.PathLike, step: int) -> None:
-    """Removes the evaluations and samples of steps that the run will repeat."""
-    for path in (Path(directory, EVALUATIONS), Path(directory, SAMPLES)):
-        if path.is_file():
-            _open_after(path, step).close()
+    """Removes the evaluations of steps that the run will repeat."""
+    path = Path(directory, EVALUATIONS)
+    if path.is_file():
+        _open_after(path, step).close()
 
 
 def read_metrics(path: str | os.PathLike) -> Iterator[dict[str, Any]]:

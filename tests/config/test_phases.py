@@ -115,7 +115,6 @@ def test_saved_config_is_the_same_run(tmp_path):
         ([SHORT | {"max_seq_length": 513}, LONG], {}, ["phase 1:", "513"]),
         ([SHORT, LONG | {"schedule": "linear"}], {"lr_decay_power": 0.5}, ["phase 2:"]),
         ([SHORT, LONG], {"objective": "two_stage"}, ["two_stage", "phases"]),
-        ([], {"sample_steps": 5, "electra_objective": False}, ["sample_steps", "mlm"]),
     ],
 )
 def test_impossible_phases_are_refused(parts, hparams, words):

@@ -18,7 +18,7 @@ from electra_tf.pretrain.run import check_data
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.train.distribution import CPU_DEVICES_VARIABLE, create_strategy
-from electra_tf.train.reporting import EVALUATIONS, SAMPLES
+from electra_tf.train.reporting import EVALUATIONS
 from tests.helpers.forked_runs import (
     digest,
     kill_in_save,
@@ -47,7 +47,7 @@ PHASES = [
 HPARAMS = tiny(
     phases=PHASES, num_train_steps=STEPS, save_checkpoints_steps=15, num_eval_steps=2
 )
-WATCHED = HPARAMS | {"eval_every_steps": 10, "sample_steps": 5}
+WATCHED = HPARAMS | {"eval_every_steps": 10}
 
 
 @pytest.fixture(scope="module")
@@ -108,15 +108,11 @@ def test_one_run_one_directory_one_counter(straight):
     assert "Data: 60 examples; 0.00 of 5.33 epochs done" in printed
     assert "Data: 100 examples; 0.00 of 1.60 epochs done" in printed
     assert [row["step"] for row in rows(folder, EVALUATIONS)] == [10, 20, 30, 40]
-    assert [row["step"] for row in rows(folder, SAMPLES)] == list(range(5, 41, 5))
-    lengths = [max(map(len, row["passages"])) for row in rows(folder, SAMPLES)]
-    assert max(lengths[:4]) <= 14 < max(lengths[4:]) <= 30
 
 
 def assert_same_run(folder, straight):
     assert digest(folder, STEPS) == digest(straight[0], STEPS)
-    for name in (EVALUATIONS, SAMPLES):
-        assert rows(folder, name) == rows(straight[0], name)
+    assert rows(folder, EVALUATIONS) == rows(straight[0], EVALUATIONS)
 
 
 @pytest.mark.thorough
@@ -168,7 +164,6 @@ def test_two_replicas(two_lengths, straight):
     # Each global batch is that of one replica; dropout is not.
     one, two = (metrics_of(folder)[0] for folder in (straight[0], models / "two"))
     assert two["masked_lm_loss"] == pytest.approx(one["masked_lm_loss"], 0.1)
-    assert rows(models / "two", SAMPLES)[0].keys() == {"step", "passages"}
 
 
 @pytest.mark.thorough
@@ -274,7 +269,6 @@ ON_WORKERS = {
             {"num_train_steps": 6, "max_seq_length": 32},
         ],
         "eval_every_steps": 4,
-        "sample_steps": 4,
     },
     "two_stage": {
         "objective": "two_stage",
@@ -313,6 +307,6 @@ def test_run_of_two_workers_is_that_of_one(two_lengths, name):
         assert mine == pytest.approx(row, rel=1e-3, abs=1e-4)
     assert digest(models / f"{name}_killed", 14) == digest(folder, 14)
     if name == "phases":
-        for file in (EVALUATIONS, SAMPLES):
-            assert rows(models / f"{name}_killed", file) == rows(folder, file)
-            assert [row["step"] for row in rows(folder, file)] == [4, 8, 12]
+        found = rows(folder, EVALUATIONS)
+        assert rows(models / f"{name}_killed", EVALUATIONS) == found
+        assert [row["step"] for row in found] == [4, 8, 12]

@@ -329,7 +329,9 @@ def others(data):
     return str(data / "others" / "pretrain_data.tfrecord*")
 
 
-@pytest.mark.parametrize("read", ["trained_on", "a_phase", "evaluated", "sampled"])
+@pytest.mark.parametrize(
+    "read", ["trained_on", "a_phase", "evaluated", "evaluated_in_training"]
+)
 def test_data_of_other_settings_are_refused_at_every_start(data, others, read):
     parts = [{"num_train_steps": 12}, {"num_train_steps": 1}]
     changes = {
@@ -339,7 +341,7 @@ def test_data_of_other_settings_are_refused_at_every_start(data, others, read):
             "phases": [parts[0], parts[1] | {"pretrain_tfrecords": others}],
         },
         "evaluated": {"do_train": False, "do_eval": True, "eval_tfrecords": others},
-        "sampled": {"sample_steps": 1, "eval_tfrecords": others},
+        "evaluated_in_training": {"eval_every_steps": 1, "eval_tfrecords": others},
     }[read]
     with pytest.raises(
         UserError, match="text that is uncased, accents strip"
