@@ -39,7 +39,7 @@ from electra_tf.config.objectives import (
 )
 from electra_tf.config.run import RunConfig, run_directory
 from electra_tf.errors import UserError
-from electra_tf.paths import escape
+from electra_tf.paths import escape, joined
 
 __all__ = ["ModelConfig", "PretrainingConfig", "read_hparams"]
 
@@ -428,6 +428,12 @@ class PretrainingConfig(RunConfig):
         if not isinstance(records, list):  # It is for those phases that have several.
             own.setdefault("sampling_alpha", type(self).sampling_alpha)
         return self.replaced(**own, phases=[])
+
+    def data_files(self) -> str:
+        """The files that the run reads in all phases, as a list of globs."""
+        name = "pretrain_tfrecords" if self.do_train else "eval_tfrecords"
+        places = [joined(getattr(phase.config, name)) for phase in self.run_phases()]
+        return ",".join(dict.fromkeys(places))
 
     def phase_at(self, step: int) -> Phase:
         """The phase that a step belongs to, the first being 0; the last after the end.

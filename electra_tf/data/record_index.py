@@ -85,10 +85,6 @@ class RecordIndex:
     def __len__(self) -> int:
         return int(self._first[-1])
 
-    def size_of(self, path: str) -> int:
-        """The bytes of a shard."""
-        return self._sizes[self.paths.index(path)][0]
-
     def locate(self, index: int) -> Location:
         """The place of record `index` (0..len - 1)."""
         file = int(np.searchsorted(self._first, index, side="right")) - 1

@@ -14,7 +14,6 @@ from electra_tf import startup
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import Console
 from electra_tf.data import record_index
-from electra_tf.pretrain import shards
 from electra_tf.pretrain.start import find
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.mirror import Mirror, Outputs
@@ -101,7 +100,7 @@ def main(
 def _stored_settings(config, tokenizer, words) -> dict[str, Any]:
     """The settings in each checkpoint; all but the tokenizer's may change."""
     settings = config.settings() | {"tokenizer": tokenizer._asdict()}
-    settings |= record_index.manifest_sha256(shards.pattern_of(config))
+    settings |= record_index.manifest_sha256(config.data_files())
     if config.do_train:
         data = (phase.config.pretrain_tfrecords for phase in config.run_phases())
         settings["data"] = [record_index.describe(place) for place in data]

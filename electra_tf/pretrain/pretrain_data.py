@@ -12,7 +12,9 @@ input_ids, input_mask and segment_ids, without masking.
 
 from __future__ import annotations
 
+import fnmatch
 import functools
+import os
 
 import numpy as np
 import tensorflow as tf
@@ -21,7 +23,9 @@ from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.data import batch_order, record_index, tfrecord
 from electra_tf.data.batch_order import Rows, batch_indices
 from electra_tf.errors import EXIT_CONFIG, EXIT_DAMAGED, UserError, as_text
-from electra_tf.pretrain import masking, shards
+from electra_tf.jobs.job import STATE
+from electra_tf.paths import escape, globs_in
+from electra_tf.pretrain import masking
 from electra_tf.pretrain.masking import Masking, WordTables
 from electra_tf.pretrain.sampling import temperature_at
 from electra_tf.text import word_list
@@ -113,10 +117,10 @@ class ExampleSource:
         # Of each feature, one more than the largest value it may have.
         self._limits = np.array([len(vocab), 2, num_segments])
         self._vocab = vocab
-        paths = shards.find_shards(pattern)
-        manifests = shards.check_manifests(paths, pattern, vocab)
+        paths = find_shards(pattern)
+        manifests = check_manifests(paths, pattern, vocab)
         self.index = record_index.RecordIndex(paths, skip_damaged)
-        lost = shards.check_counts(self.index, manifests, skip_damaged)
+        lost = check_counts(self.index, manifests, skip_damaged)
         self.num_skipped = lost or self.index.num_skipped
         if not len(self.index):
             raise UserError(
@@ -203,6 +207,81 @@ class ExampleSource:
                         f"--max-seq-length {self.length}.",
                     )
         return UserError("a record cannot be parsed", EXIT_DAMAGED)
+
+
+def find_shards(pattern: str) -> list[str]:
+    """The files that a comma-separated list of globs names, sorted; at least one."""
+    # One file may be named in several ways.
+    paths = {os.path.abspath(path): path for path in record_index.expand(pattern)}
+    if paths:
+        return sorted(paths.values())
+    raise UserError(
+        f"no file matches {pattern}.\nBuild the data (build_pretraining_dataset.py; an "
+        'interrupted build continues), or\nset "pretrain_tfrecords" (of evaluation: '
+        '"eval_tfrecords").'
+    )
+
+
+def check_manifests(
+    paths: list[str], pattern: str, vocab: Vocabulary
+) -> dict[str, dict]:
+    """Compares the vocabulary with the manifests; returns entries of listed shards."""
+    entries, there = {}, {os.path.abspath(path) for path in paths}
+    here = escape(os.getcwd())
+    patterns = [os.path.normpath(os.path.join(here, p)) for p in globs_in(pattern)]
+    for folder in sorted({os.path.dirname(os.path.abspath(path)) for path in paths}):
+        manifest = record_index.read_manifest(folder)
+        if manifest is None:
+            if record_index.file_beside(folder, STATE):
+                raise UserError(
+                    f"the data set in {folder} is not finished: its build was "
+                    "interrupted.\nRun the same build_pretraining_dataset.py command "
+                    "again; it continues."
+                )
+            continue
+        vocab.check_same(
+            manifest["vocab"]["sha256"],
+            f"the data in {folder} were built",
+            "Use the vocabulary of the data, or build the data again.",
+        )
+        files = {os.path.join(folder, file["name"]): file for file in manifest["files"]}
+        entries |= files
+        stray = sorted(p for p in there - files.keys() if os.path.dirname(p) == folder)
+        if stray:
+            raise UserError(
+                f"{stray[0]} is not among the shards that {folder}/manifest.json lists."
+                f"\nMove it to another folder, or narrow {pattern}."
+            )
+        for path in sorted(files.keys() - there):
+            if any(fnmatch.fnmatch(path, part) for part in patterns):
+                raise UserError(
+                    f"{path} is missing, of {files[path]['examples']} examples by "
+                    f"{folder}/manifest.json.\nRestore it, or build the data again.",
+                    EXIT_DAMAGED,
+                )
+    return entries
+
+
+def check_counts(
+    index: record_index.RecordIndex, entries: dict[str, dict], skip_damaged: bool
+) -> int:
+    """Finds shards that lost whole records, which no checksum detects.
+
+    Returns how many records are lost according to the manifests.
+    """
+    lost = 0
+    for path, count in zip(index.paths, index.counts.tolist(), strict=True):
+        entry = entries.get(os.path.abspath(path))
+        if entry is None or entry["examples"] == count:
+            continue
+        problem = f"{path}: {count} of {entry['examples']} records can be read"
+        if not skip_damaged:
+            raise UserError(
+                f"{problem}.\nRestore the file, or build the data again.", EXIT_DAMAGED
+            )
+        lost += entry["examples"] - count
+        print(f"warning: {problem}", flush=True)
+    return lost
 
 
 class DataSets:

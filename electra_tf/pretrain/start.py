@@ -37,7 +37,7 @@ from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import checkpoint, networks, readers, tf1
 from electra_tf.interop.checkpoint import CheckpointInfo
 from electra_tf.interop.networks import ENCODER
-from electra_tf.pretrain import shards
+from electra_tf.paths import joined
 from electra_tf.pretrain.stored import read
 from electra_tf.storage.checkpoints import Checkpoints, as_text
 from electra_tf.storage.manifest import CheckpointManifest
@@ -160,9 +160,13 @@ def find(
     parts = config.phases_ahead(saved.step if saved else 0)
     if config.do_eval:
         parts = [config.phase_at(last_step_of(saved, config))]
-    shards.check_tokenizers(parts, tokenizer)
+    for part in (phase.config for phase in parts):
+        if config.do_train:
+            record_index.check_tokenizer(joined(part.pretrain_tfrecords), tokenizer)
+        if config.do_eval or config.eval_every_steps:
+            record_index.check_tokenizer(joined(part.eval_tfrecords), tokenizer)
     if config.generator_kind.needs_token_counts and not (saved or start.original):
-        record_index.token_count_files(shards.pattern_of(config))
+        record_index.token_count_files(config.data_files())
     return start
 
 

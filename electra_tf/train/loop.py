@@ -148,7 +148,7 @@ class Loop:
         self._saver.check()
 
     def _evaluate(self) -> None:
-        self.is_over |= self.evaluate(self.done)
+        self.is_over |= self.evaluate(self.done)  # ty: ignore
 
     def _uninterrupted(self) -> int:
         """How many steps are left before the next save, evaluation or the end."""

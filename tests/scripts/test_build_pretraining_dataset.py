@@ -17,7 +17,7 @@ import pytest
 
 from electra_tf.data import dataset_building, record_index, tfrecord
 from electra_tf.errors import UserError
-from electra_tf.pretrain import shards
+from electra_tf.pretrain import pretrain_data
 from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.units import Unit
 from electra_tf.text.vocabulary import Vocabulary
@@ -263,12 +263,14 @@ def test_a_shard_that_the_manifest_does_not_list_is_refused(tmp_path, name):
     succeed(tmp_path / "in", folder)
     vocab = Vocabulary.load(str(VOCAB))
     pattern = f"{folder}/pretrain_data.tfrecord*,{folder.parent}/./out/*tfrecord*"
-    paths = shards.find_shards(pattern)
+    paths = pretrain_data.find_shards(pattern)
     assert [Path(path).name for path in paths] == [SHARD]
-    assert len(shards.check_manifests(paths, pattern, vocab)) == 1
+    assert len(pretrain_data.check_manifests(paths, pattern, vocab)) == 1
     stray = shutil.copy(paths[0], folder / f"pretrain_data.tfrecord-{name}")
     with pytest.raises(UserError) as caught:
-        shards.check_manifests(shards.find_shards(pattern), pattern, vocab)
+        pretrain_data.check_manifests(
+            pretrain_data.find_shards(pattern), pattern, vocab
+        )
     assert f"{stray} is not among the shards" in str(caught.value)
 
 
