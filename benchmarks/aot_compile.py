@@ -110,13 +110,12 @@ def main(_):
 
 def check_compilable(config: PretrainingConfig) -> None:
     """Raises `UserError` for more than one step, or more kinds of draws."""
-    draws = config.random_token_share or config.word_list
     is_more = config.gradient_accumulation_steps > 1 or len(config.run_phases()) > 1
-    if draws or is_more:
+    if config.random_token_share or is_more:
         raise UserError(
             "one step without draws of its own is compiled: leave out "
-            "gradient_accumulation_steps, phases, random_token_share, word_list and "
-            "the objective two_stage."
+            "gradient_accumulation_steps, phases, random_token_share and the objective "
+            "two_stage."
         )
 
 

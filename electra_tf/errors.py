@@ -92,6 +92,10 @@ LEFT: dict[str, Left] = {
         "of a checkpoint finds (docs/pretraining.md)",
         0,
     ),
+    "word_list": Left(
+        "left in version 0.2: separate the words of Japanese or Thai text by spaces "
+        "first; Chinese is masked by characters (docs/objectives.md)"
+    ),
     "unigram_share": Left(f'{_MEASURED}. "generator": "unigram" did', 0.0),
 }
 

@@ -186,11 +186,6 @@ class PretrainingConfig(RunConfig):
         ("token", "word"),
         _MASKING,
     )
-    word_list: str | None = place(
-        None,
-        "File of words, a line each, for scripts without spaces.",
-        applies_to={"mask_unit": ["word"]},
-    )
     mask_token_share: float = setting(
         0.85, "Share of masked positions that become [MASK].", SHARE, _MASKING
     )

@@ -28,7 +28,7 @@ from electra_tf.interop.checkpoint import HEADS, StoredModel
 from electra_tf.paths import local_of
 from electra_tf.pretrain.stored import read
 from electra_tf.storage.checkpoints import of_arrays
-from electra_tf.text import tokenization, word_list
+from electra_tf.text import tokenization
 from electra_tf.text.tokenization import Tokenizer, each_text
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary, resolve_settings
 
@@ -236,7 +236,7 @@ class PretrainedModel(Model):
             packed = tokenization.pack(self.vocab, [w.ids for w, _ in batch], length)
             # A Python int would make a new graph for each value.
             key = np.int64(seed), np.int64(number)
-            ids, probabilities = self._corrupt(packed._asdict(), self._words, *key)
+            ids, probabilities = self._corrupt(packed._asdict(), *key)
             rows = zip(
                 batch, ids.numpy()[:, 1:], probabilities.numpy()[:, 1:], strict=True
             )
@@ -273,19 +273,11 @@ class PretrainedModel(Model):
         more = tensors, {}, step, self.origin, self._known
         return StoredModel(self.config, *settings, *more)
 
-    @functools.cached_property
-    def _words(self):
-        """The config's word list, if any."""
-        from electra_tf.pretrain.masking import WordTables
-
-        path, lower = self.config.word_list, self.config.do_lower_case
-        return path and WordTables.of(word_list.load(path, self.vocab, lower))
-
-    def _corrupted(self, batch, words, seed, number):
+    def _corrupted(self, batch, seed, number):
         from electra_tf.pretrain import masking
 
         config = self.config.replaced(repeated_masks="fixed")
-        how = masking.Masking.of(config, self.vocab, words=words)
+        how = masking.Masking.of(config, self.vocab)
         output = self.pretrainer(masking.mask_batch(batch, seed, number, how))
         return output.corrupted_ids, output.discriminated.probs
 

@@ -17,7 +17,6 @@ from electra_tf.data import record_index
 from electra_tf.pretrain.start import find
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.mirror import Mirror, Outputs
-from electra_tf.text import word_list
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 from electra_tf.train.supervisor import Cluster, StopRequest, leave_at_once
 
@@ -35,12 +34,10 @@ def main(
       limit: seconds after which the run is saved and ends.
       dry_run: check everything, describe the run and write nothing.
     """
-    vocab, words = Vocabulary.load(config.vocab_file), None
+    vocab = Vocabulary.load(config.vocab_file)
     vocab.check_size(config.vocab_size)
     tokenizer = resolve_settings(vocab, do_lower_case=config.do_lower_case)
-    if config.word_list is not None:
-        words = word_list.load(config.word_list, vocab, config.do_lower_case)
-    elif config.mask_unit == "word":
+    if config.mask_unit == "word":
         vocab.check_words()
     cluster = Cluster.from_environment(config.peer_timeout, config.use_tpu)
     chief = cluster.is_chief
@@ -59,7 +56,7 @@ def main(
         config.model_dir,
         keep=config.keep_checkpoint_max,
         identity=config.identity() | {"vocab_sha256": vocab.sha256},
-        settings=_stored_settings(config, tokenizer, words),
+        settings=_stored_settings(config, tokenizer),
         read_only=config.do_eval or dry_run or not chief,
         before_save=before_save,
         mirror=folder,
@@ -80,8 +77,6 @@ def main(
             console.log(f"Note: {note}.")
         if config.do_eval and limit is not None:
             console.log("Note: --max-wall-time is for training: without effect here.")
-        if words:
-            console.log(words.describe())
         console.log()
         startup.import_tensorflow()
         from electra_tf.pretrain import run as runs
@@ -97,13 +92,11 @@ def main(
             return runs.evaluate(run, start)
 
 
-def _stored_settings(config, tokenizer, words) -> dict[str, Any]:
+def _stored_settings(config, tokenizer) -> dict[str, Any]:
     """The settings in each checkpoint; all but the tokenizer's may change."""
     settings = config.settings() | {"tokenizer": tokenizer._asdict()}
     settings |= record_index.manifest_sha256(config.data_files())
     if config.do_train:
         data = (phase.config.pretrain_tfrecords for phase in config.run_phases())
         settings["data"] = [record_index.describe(place) for place in data]
-    if words:
-        settings["word_list_sha256"] = words.sha256
     return settings

@@ -6,10 +6,9 @@ that its arguments do not determine: the draws are keyed by (seed, step), so a t
 step is a function of (weights, batch, step).
 
 Whole-word masking draws all tokens of a word, or none. A word is a token and the "##"
-tokens that follow it, or one of a list of words, which are found in the tokens from
-left to right, the longest first. Words are drawn in random order; a word that exceeds
-the wanted number of tokens is passed over, as in BERT, so this number is the same as
-without words. A longer word could never be drawn: its tokens are words by themselves.
+tokens that follow it. Words are drawn in random order; a word that exceeds the wanted
+number of tokens is passed over, as in BERT, so this number is the same as without
+words. A longer word could never be drawn: its tokens are words by themselves.
 
 Shapes: B batch, L length, N masked positions per sequence, V vocabulary.
 """
@@ -18,7 +17,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -26,7 +24,6 @@ from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.model.layers import gather_positions
 from electra_tf.pretrain.sampling import sample_uniformly
 from electra_tf.text.vocabulary import Vocabulary
-from electra_tf.text.word_list import WordList
 
 # A draw that the original lacks has a key of its own and changes no other draw.
 _RANDOM_TOKENS = 1
@@ -34,20 +31,6 @@ _PHILOX = 1  # tf.random.Algorithm.PHILOX
 # Words are taken until one does not fit, this many times. In text nothing is left open
 # then (after two times 1 % of the slots, where most tokens are parts of words).
 _ROUNDS = 4
-
-
-class WordTables(NamedTuple):
-    """The tables of a `WordList` as tensors."""
-
-    keys: tf.Tensor
-    targets: tf.Tensor
-    is_word: tf.Tensor
-    may_start: tf.Tensor
-
-    @classmethod
-    def of(cls, words: WordList) -> WordTables:
-        """Outside of graphs, which would hold a copy each."""
-        return cls(*(tf.constant(getattr(words, name)) for name in cls._fields))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -60,21 +43,21 @@ class Masking:
         distinct ones.
       special_ids: of ([CLS], [SEP], [MASK]).
       continuations: bool [V], the tokens that continue a word, for whole words.
-      words: words of scripts without spaces.
       temperature: of the samples, from the step; None: constant.
     """
 
     config: PretrainingConfig
     special_ids: tuple[int, int, int]
     continuations: Sequence[bool] | None = None
-    words: WordTables | None = None
     temperature: Callable[[int | tf.Tensor], tf.Tensor] | None = None
 
     @classmethod
-    def of(cls, config: PretrainingConfig, vocab: Vocabulary, **tables) -> Masking:
-        """That of a phase; `tables`: words and temperature."""
+    def of(
+        cls, config: PretrainingConfig, vocab: Vocabulary, temperature=None
+    ) -> Masking:
+        """That of a phase."""
         special_ids = vocab.cls_id, vocab.sep_id, vocab.mask_id
-        return cls(config, special_ids, vocab.continuations, **tables)
+        return cls(config, special_ids, vocab.continuations, temperature)
 
     def draws_per_row(self, length: int | tf.Tensor):
         """How many random numbers decide the masking of a sequence."""
@@ -243,7 +226,7 @@ def mask_by_draws(
     wanted = num_to_predict(num_tokens, config.mask_prob, slots)
     replace_uniform, sample_uniform, uniform = tf.split(draws, [slots, slots, -1], 1)
     if config.mask_unit == "word":
-        continues = continue_words(input_ids, how.continuations, how.words)
+        continues = tf.gather(how.continuations, input_ids)
         positions, used = draw_words(candidates, continues, wanted, uniform, slots)
     else:
         is_distinct = config.repeated_masks == "fixed"
@@ -302,74 +285,6 @@ def apply_masking(
         "masked_lm_ids": ids,
         "masked_lm_weights": weights,
     }
-
-
-def continue_words(
-    input_ids: tf.Tensor, continuations: tf.Tensor, words: WordTables | None
-) -> tf.Tensor:
-    """Marks the tokens that belong to the word before them: bool [B, L].
-
-    Args:
-      input_ids: int32 [B, L].
-      continuations: bool [V], the "##" tokens.
-      words: with them, such tokens of scripts without spaces begin a word where one of
-        these words begins or has ended.
-    """
-    continues = tf.gather(continuations, input_ids)
-    if words is None:
-        return continues
-    sizes = _longest_words(input_ids, words)
-    starts = _reached(sizes)
-    in_word = ~starts | (sizes > 0)
-    behind_word = tf.pad(in_word[:, :-1], [[0, 0], [1, 0]])
-    is_open = tf.gather(words.may_start, input_ids) & (in_word | behind_word)
-    return ~starts | (continues & ~is_open)
-
-
-def _longest_words(input_ids: tf.Tensor, words: WordTables) -> tf.Tensor:
-    """How many tokens the longest word has that begins at each: int32 [B, L], 0: none.
-
-    All places go through the beginnings of words at the same time.
-    """
-    length, vocab_size = tf.shape(input_ids)[1], tf.size(words.may_start)
-    ids = tf.cast(input_ids, tf.int64)
-    # No token, nor any state with it, has a key below 0.
-    ids = tf.pad(ids, [[0, 0], [0, length]], constant_values=tf.int64.min // 2)
-    last = tf.size(words.keys) - 1
-
-    def follow(count, states, sizes):
-        keys = states * tf.cast(vocab_size, tf.int64) + ids[:, count : count + length]
-        places = tf.searchsorted(words.keys, tf.reshape(keys, [-1]))
-        places = tf.reshape(tf.minimum(places, last), tf.shape(keys))
-        found = tf.gather(words.keys, places) == keys
-        states = tf.where(found, tf.gather(words.targets, places), -1)
-        is_word = tf.gather(words.is_word, tf.maximum(states, 0)) & found
-        return count + 1, states, tf.where(is_word, count + 1, sizes)
-
-    start = 0, tf.zeros_like(input_ids, tf.int64), tf.zeros_like(input_ids)
-    return tf.while_loop(
-        lambda _, states, __: tf.reduce_any(states >= 0), follow, start
-    )[2]
-
-
-def _reached(sizes: tf.Tensor) -> tf.Tensor:
-    """Where words begin that follow each other from the left: bool [B, L].
-
-    Args:
-      sizes: int32 [B, L], of the word that begins at each place; 0 counts as 1.
-    """
-    shape = tf.shape(sizes) + [0, 1]
-    end = shape[1] - 1
-    jump = tf.minimum(tf.range(end) + tf.maximum(sizes, 1), end)
-    jump = tf.pad(jump, [[0, 0], [0, 1]], constant_values=end)
-    reached = tf.broadcast_to(tf.one_hot(0, shape[1], dtype=tf.int32), shape)
-    # After n rounds: what takes less than 2 ** n words.
-    for _ in range(sizes.shape[1].bit_length()):
-        place = tf.reshape(jump + _row_starts(shape), [-1, 1])
-        now = tf.scatter_nd(place, tf.reshape(reached, [-1]), [tf.reduce_prod(shape)])
-        reached = tf.minimum(1, reached + tf.reshape(now, shape))
-        jump = tf.gather(jump, jump, batch_dims=1)
-    return reached[:, :-1] > 0
 
 
 def draw_words(

@@ -26,9 +26,8 @@ from electra_tf.errors import EXIT_CONFIG, EXIT_DAMAGED, UserError, as_text
 from electra_tf.jobs.job import STATE
 from electra_tf.paths import escape, globs_in
 from electra_tf.pretrain import masking
-from electra_tf.pretrain.masking import Masking, WordTables
+from electra_tf.pretrain.masking import Masking
 from electra_tf.pretrain.sampling import temperature_at
-from electra_tf.text import word_list
 from electra_tf.text.vocabulary import Vocabulary
 
 _ENDLESS = 1 << 62
@@ -425,16 +424,12 @@ class RunData:
         Args:
           first_step: of the phase, where its schedules begin.
         """
-        tables = {}
+        temperature = None
         if training and part.temperature_start is not None:
             temperature = functools.partial(temperature_at, part, first_step)
-            tables["temperature"] = temperature
-        if part.word_list is not None:
-            found = word_list.load(part.word_list, self.vocab, part.do_lower_case)
-            tables["words"] = WordTables.of(found)
         return make_dataset(
             self.open(part, training),
-            Masking.of(part, self.vocab, **tables),
+            Masking.of(part, self.vocab, temperature),
             seed=part.seed,
             shuffle=training,
             **options,

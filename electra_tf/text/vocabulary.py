@@ -172,7 +172,7 @@ class Vocabulary:
         if not any(self.continuations):
             raise UserError(
                 f'mask_unit is "word", but {self.path} has no ## tokens: each token is '
-                "a word already.\nLeave mask_unit out, or give a word_list."
+                "a word already.\nLeave mask_unit out."
             )
 
     def check_size(self, vocab_size: int) -> None:
@@ -209,7 +209,8 @@ def is_too_long(token: str) -> bool:
 
 def _read_tokens(path: str) -> list[str]:
     """Returns the checked lines of a vocabulary file."""
-    data = read_file("vocabulary", path)
+    if (data := read_if_there(path)) is None:
+        raise UserError(f"cannot read the vocabulary {path}: it does not exist.")
     if data.lstrip().startswith(b"{"):
         return _tokens_of_json(path, data)
     return _tokens_of_text(path, data)
@@ -217,14 +218,7 @@ def _read_tokens(path: str) -> list[str]:
 
 def _tokens_of_text(path: str, data: bytes) -> list[str]:
     # A blank line, such as U+2028, keeps its id, which no text gets.
-    return [line.strip() or line.removesuffix("\r") for line in lines_in(path, data)]
-
-
-def read_file(what: str, path: str) -> bytes:
-    """The content of a file of tokens or words."""
-    if (data := read_if_there(path)) is None:
-        raise UserError(f"cannot read the {what} {path}: it does not exist.")
-    return data
+    return [line.strip() or line.removesuffix("\r") for line in _lines_in(path, data)]
 
 
 def read_if_there(path: str | os.PathLike) -> bytes | None:
@@ -238,7 +232,7 @@ def read_if_there(path: str | os.PathLike) -> bytes | None:
         raise UserError(f"cannot read {path}: {e.strerror}.") from None
 
 
-def lines_in(path: str, data: bytes) -> list[str]:
+def _lines_in(path: str, data: bytes) -> list[str]:
     """The lines of a file, without blank ones at its end.
 
     Raises UserError for an empty file, and for a line that is not UTF-8.

@@ -104,7 +104,6 @@ FROZEN = {"objective": "frozen_generator"}
         ({"mask_unit": "word", "repeated_masks": "original"}, []),
         ({"mask_unit": "word", "generator": "unigram"}, []),
         ({"mask_unit": "word", "uniform_generator": True}, ["mask_unit", "uniform"]),
-        ({"word_list": "words.txt"}, ['mask_unit "token"']),
         (TWO_STAGE | {"generator_hidden_size": 0.25}, ["needs 1.0"]),
         (TWO_STAGE | {"embedding_size": 128}, ["needs 256"]),
         (TWO_STAGE | {"untied_generator_embeddings": False}, ["embedding_sharing"]),

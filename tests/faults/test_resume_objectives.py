@@ -15,7 +15,7 @@ from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.pretrain.pretrain_data import RunData
 from electra_tf.pretrain.run import batches_of
 from electra_tf.storage.checkpoints import Checkpoints, of_checkpoint
-from electra_tf.text.vocabulary import Vocabulary
+from electra_tf.text.vocabulary import Vocabulary, write_tokens
 from electra_tf.train.distribution import create_strategy
 from tests.helpers.runs import OF_OBJECTIVE, by_default, tiny
 from tests.pretrain.test_electra_variants import Staged
@@ -75,19 +75,14 @@ def eagerly():
 
 @pytest.fixture(scope="module")
 def masking_hparams(tiny_data):
-    """Hparams of masks that depend on files."""
+    """Hparams of masks that depend on the step or the vocabulary."""
     tokens = (tiny_data / "vocab.txt").read_text().split()
-    chinese = tokens[:5] + [chr(0x4E00 + i) for i in range(55)]
-    (tiny_data / "chinese.txt").write_text("".join(f"{t}\n" for t in chinese))
-    words = ["".join(chinese[i : i + 2]) for i in range(5, 59, 2)]
-    (tiny_data / "words.txt").write_text("\n".join(words))
+    pieces = write_tokens(
+        tiny_data / "pieces.txt", [*tokens[:30], *(f"##{t}" for t in tokens[30:])]
+    )
     return {
         "curriculum": {"temperature_start": 4.0},
-        "words": {
-            "mask_unit": "word",
-            "word_list": str(tiny_data / "words.txt"),
-            "vocab_file": str(tiny_data / "chinese.txt"),
-        },
+        "words": {"mask_unit": "word", "vocab_file": pieces.path},
     }
 
 

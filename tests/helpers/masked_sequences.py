@@ -39,7 +39,6 @@ def settings_of(
     mask_prob=0.15,
     special_ids=(CLS, SEP, MASK),
     continuations=None,
-    words=None,
     **hparams,
 ):
     """Masking with a number of slots, by default of these sequences."""
@@ -47,7 +46,7 @@ def settings_of(
     hparams |= {"mask_prob": mask_prob, "max_seq_length": length}
     config = PretrainingConfig().replaced(repeated_masks=mode, **hparams)
     assert config.max_predictions_per_seq == slots
-    return masking.Masking(config, special_ids, continuations, words)
+    return masking.Masking(config, special_ids, continuations)
 
 
 def mask_tensors(batch, seed=1, step=0, *args, first_row=0, **settings):

@@ -8,13 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.pretrain import masking
-from electra_tf.pretrain.masking import WordTables, continue_words
-from electra_tf.pretrain.pretrain_data import RunData
-from electra_tf.text import word_list
-from electra_tf.text.tokenization import Tokenizer
-from electra_tf.text.vocabulary import Vocabulary
 from tests.helpers.masked_sequences import (
     CLS,
     LENGTH,
@@ -26,7 +20,7 @@ from tests.helpers.masked_sequences import (
     mask,
     settings_of,
 )
-from tests.helpers.runs import SPECIAL, pretrain, run_script, tiny
+from tests.helpers.runs import pretrain, tiny
 from tests.helpers.statistics import assert_like
 
 # Of 1,000 tokens the last 400 continue words.
@@ -180,167 +174,3 @@ def test_a_function_of_seed_step_and_row():
 def test_vocabulary_without_continuations_is_refused(tiny_data):
     bad = pretrain(tiny_data, "words", tiny(mask_unit="word"))
     assert bad.returncode == 2 and "has no ## tokens" in bad.stderr
-
-
-# Words of scripts without spaces, found by a list of them.
-
-
-def load(folder, words, vocab):
-    path = folder / "words.txt"
-    path.write_text("\n".join(words) + "\n")
-    return word_list.load.__wrapped__(str(path), vocab, True)
-
-
-def units_of(text, words, vocab):
-    """The words that a text is cut into, their tokens joined by blanks."""
-    tokens = Tokenizer(vocab).tokenize(text)
-    ids = tf.constant([[vocab.ids[token] for token in tokens]], tf.int32)
-    function = tf.function(
-        lambda ids: continue_words(ids, vocab.continuations, WordTables.of(words))
-    )
-    [continues] = function(ids).numpy().tolist()
-    units = []
-    for token, joined in zip(tokens, continues, strict=True):
-        units.append(f"{units.pop()} {token}" if joined else token)
-    return units
-
-
-TOKENS = "东 京 大 学 生 東 京 タ 行 く へ 卡 拉 ok ! 人 คน c + play".split()
-TOKENS += "##ワ ##ー ##へ ##く ##こ ##と ##s ##ing ##ไ ##ทย ##รก ##ค ##น".split()
-WORDS = "东京 东京大学 大学生 学生 タワー 行く こと 卡拉ok คน ไทย c++ ing PLAY".split()
-
-
-@pytest.mark.parametrize(
-    "text, units",
-    [
-        # Chinese: the longest word from the left, other characters one by one.
-        ("东京大学生", ["东 京 大 学", "生"]),
-        ("京东大学生", ["京", "东", "大 学 生"]),
-        ("东大!学生", ["东", "大", "!", "学 生"]),
-        ("卡拉OKs人", ["卡 拉 ok ##s", "人"]),
-        # A space between two ideographs leaves no trace in the tokens.
-        ("东 京", ["东 京"]),
-        # Japanese: words begin, and end, within what the tokenizer leaves together.
-        (
-            "東京タワーへ行くこと",
-            ["東", "京", "タ ##ワ ##ー", "##へ", "行 く", "##こ ##と"],
-        ),
-        ("へワー", ["へ ##ワ ##ー"]),
-        # Thai, with something between two words that is none.
-        ("คนไทยคน", ["คน", "##ไ ##ทย", "##ค ##น"]),
-        ("คนรกไทย", ["คน", "##รก", "##ไ ##ทย"]),
-        # Scripts with spaces are as ever, but for words of several of their words.
-        ("playing plays c++", ["play ##ing", "play ##s", "c + +"]),
-    ],
-)
-def test_words_in_text(tmp_path, text, units):
-    vocab = Vocabulary((*SPECIAL, *dict.fromkeys(TOKENS)))
-    words = load(tmp_path, WORDS, vocab)
-    assert units_of(text, words, vocab) == units
-
-
-# A corpus of Chinese kind.
-
-LONG = 64
-HPARAMS = {
-    "mask_unit": "word",
-    "overrides": {"max_position_embeddings": LONG},
-    "max_seq_length": LONG,
-}
-
-
-@pytest.fixture(scope="module")
-def chinese(tmp_path_factory):
-    """A data directory whose text is words of 1 to 4 of 300 characters; its words."""
-    folder, random = tmp_path_factory.mktemp("chinese"), np.random.default_rng(2)
-    characters = [chr(0x4E00 + i) for i in range(300)]
-    tokens = [*SPECIAL, "。", *characters]
-    (folder / "vocab.txt").write_text("".join(f"{t}\n" for t in tokens))
-    sizes = random.choice([1, 2, 3, 4], 500, p=[0.1, 0.6, 0.2, 0.1])
-    words = ["".join(random.choice(characters, n)) for n in sizes]
-    (folder / "words.txt").write_text("\n".join(words) + "\n")
-    lines = ["".join(random.choice(words, 20)) + "。" for _ in range(2000)]
-    (folder / "text").mkdir()
-    (folder / "text" / "text.txt").write_text("\n".join(lines))
-    done = run_script(
-        "build_pretraining_dataset.py",
-        f"--corpus-dir={folder}/text",
-        f"--vocab-file={folder}/vocab.txt",
-        f"--output-dir={folder}/pretrain_tfrecords",
-        f"--max-seq-length={LONG}",
-    )
-    assert done.returncode == 0, done.stderr
-    return folder, {word for word in words if len(word) > 1}
-
-
-def hparams_of(folder, **changes):
-    own = {"vocab_file": f"{folder}/vocab.txt", "word_list": f"{folder}/words.txt"}
-    return tiny(**HPARAMS | own | changes)
-
-
-def batch_of(folder, training=True, **changes):
-    """A batch of 400, or fewer, as a run reads them."""
-    hparams = hparams_of(folder, **changes.pop("hparams", {}))
-    config = PretrainingConfig.from_hparams(str(folder), "m", hparams)
-    vocab = Vocabulary.load(config.vocab_file)
-    options = {"batch_size": 400, "num_batches": 1} | changes
-    [batch] = RunData(vocab).dataset(config, training, **options)
-    return {name: value.numpy() for name, value in batch.items()}, vocab
-
-
-@pytest.mark.parametrize("kind", ["training", "evaluation", "mixture"])
-def test_words_of_a_list_are_masked_whole(chinese, kind):
-    folder, words = chinese
-    changes = {"training": kind != "evaluation"}
-    if kind == "mixture":
-        data = {f"{folder}/pretrain_tfrecords/pretrain_data*": 1.0}
-        data |= {f"{folder}/pretrain_tfrecords/*.tfrecord*": 2.0}
-        changes["hparams"] = {"pretrain_tfrecords": data}
-    batch, vocab = batch_of(folder, **changes)
-    at, several = masked_at(batch), 0
-    # [PAD], [CLS] and [SEP] are never masked.
-    assert not at[batch["input_ids"] < 5].any()
-    for row, masked in zip(batch["input_ids"], at, strict=True):
-        text = "".join(vocab.tokens[i] if i > 4 else " " for i in row)
-        wanted, place = max(1, round(0.15 * int((row > 0).sum()))), 0
-        while place < len(text):
-            # The longest word from here.
-            sizes = [n for n in (4, 3, 2) if text[place : place + n] in words]
-            size = sizes[0] if sizes else 1
-            word = masked[place : place + size]
-            assert word.all() or not word.any() or size > wanted
-            several += size > 1 and word.all()
-            place += size
-    assert several > 1000
-
-
-def test_a_list_that_finds_nothing_changes_nothing(tmp_path):
-    """Nor does one of words that are tokens."""
-    ids = np.random.default_rng(1).integers(5, 1000, (64, 32))
-    batch = as_batch(ids, np.ones_like(ids))
-    tokens = [*map(str, range(5, 600)), *map("##{}".format, range(600, 1000))]
-    vocab = Vocabulary((*SPECIAL, *tokens, "東", "京"))
-    words = WordTables.of(load(tmp_path, ["東京", "7", "8"], vocab))
-    one, other = draw(batch), draw(batch, words=words)
-    assert all(np.array_equal(one[name], other[name]) for name in one)
-
-
-@pytest.mark.thorough
-def test_a_run_with_a_word_list(chinese, tmp_path):
-    folder, _ = chinese
-    hparams = hparams_of(folder, num_train_steps=2, save_checkpoints_steps=1)
-    bad = pretrain(folder, "words", hparams | {"word_list": None})
-    assert bad.returncode == 2 and "give a word_list" in bad.stderr
-    done = pretrain(folder, "words", hparams)
-    assert done.returncode == 0, done.stderr
-    # Another list is noted.
-    other = tmp_path / "words.txt"
-    other.write_text("".join((folder / "words.txt").read_text().splitlines(True)[9:]))
-    changed = hparams | {"word_list": str(other), "num_train_steps": 3}
-    done = pretrain(folder, "words", changed)
-    assert done.returncode == 0 and "word_list_sha256 '" in done.stdout
-    # Without it, no token is replaced.
-    other.unlink()
-    named = (f"--data-dir={folder}", "--model-name=words", "--corrupt")
-    done = run_script("run_inference.py", "detect", *named, text="一丁七\n")
-    assert done.returncode == 2 and "cannot read the word_list" in done.stderr
