@@ -92,6 +92,18 @@ LEFT: dict[str, Left] = {
         "of a checkpoint finds (docs/pretraining.md)",
         0,
     ),
+    "cloze_chunk_size": Left(
+        "left in version 0.2: the device decides; gradient_accumulation_steps needs "
+        "less memory"
+    ),
+    "compilation_cache": Left(
+        "left in version 0.2, unused: docs/hardware.md has TensorFlow's own cache",
+        (True, False),
+    ),
+    "curriculum_decay": Left(
+        "left in version 0.2: the temperature falls exponentially, as in Fast-ELECTRA",
+        "exponential",
+    ),
     "word_list": Left(
         "left in version 0.2: separate the words of Japanese or Thai text by spaces "
         "first; Chinese is masked by characters (docs/objectives.md)"

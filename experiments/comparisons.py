@@ -47,7 +47,6 @@ _RECIPES = {
     "Disentangled embeddings": {"embedding_sharing": "disentangled"},
 }
 # ELECTRA's successors: replacements from easy to hard, a generator of its own rate.
-_TEMPERATURE = {"temperature_start": 4.0}
 _UNIGRAM, _QUARTER = {"generator": "unigram"}, {"mask_prob": 0.25}
 _CORRECTIVE, _CHOICE = {"objective": "corrective_lm"}, {"objective": "multi_choice"}
 _MANY = {"mask_prob": 0.4}
@@ -61,8 +60,7 @@ _SUCCESSORS = {
     "Corrective LM, unigram, 40 % masked": _CORRECTIVE | _UNIGRAM | _MANY,
     "Multi-choice": _CHOICE,
     "Multi-choice, unigram, 40 % masked": _CHOICE | _UNIGRAM | _MANY,
-    "Temperature 4 to 1": _TEMPERATURE,
-    "Temperature 4 to 1, linear": _TEMPERATURE | {"curriculum_decay": "linear"},
+    "Temperature 4 to 1": {"temperature_start": 4.0},
     "Generator's rate 1/4": {"generator_learning_rate": 1.25e-4, "clip_by": "network"},
     "Generator's rate 4": {"generator_learning_rate": 2e-3, "clip_by": "network"},
     "ELECTRA": {},

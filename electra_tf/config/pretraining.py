@@ -307,12 +307,6 @@ class PretrainingConfig(RunConfig):
     generator_hidden_size: float = identity(
         0.25, "Generator's width, as a fraction of the discriminator's.", "> 0", **_SIZE
     )
-    cloze_chunk_size: int | None = setting(
-        None,
-        "two_tower, all_tokens_mlm: positions whose vocabulary logits are computed at "
-        "a time; null: by device.",
-        ">= 1",
-    )
     disallow_correct: bool = setting(
         False, "Never sample the original token.", applies_to=_SAMPLES, if_idle="note"
     )
@@ -321,12 +315,6 @@ class PretrainingConfig(RunConfig):
     )
     temperature_start: float | None = setting(
         None, "Temperature at the first step.", "> 0", _CURRICULUM
-    )
-    curriculum_decay: str = setting(
-        "exponential",
-        "How temperature_start decays to temperature.",
-        ("exponential", "linear"),
-        _CURRICULUM,
     )
     generator_dropout: float | None = setting(
         None,

@@ -78,9 +78,6 @@ class RunConfig(ABC):
     jit_compile: bool | None = setting(
         None, "Compile the step with XLA; null: where that is faster."
     )
-    compilation_cache: bool = place(
-        True, "Unused; docs/hardware.md has TensorFlow's own cache."
-    )
 
     # Model.
     model_size: str = setting(

@@ -143,14 +143,14 @@ class MaskedLMHead(PredictionHead):
         return tf.ensure_shape(scores, transformed.shape[:-1] + [self.vocab_size])
 
     def log_normalizer(
-        self, transformed: tf.Tensor, table: tf.Tensor, chunk_size: int | None
+        self, transformed: tf.Tensor, table: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Of the softmax at each position of `call`'s output [B, L, E], in chunks.
 
         Returns: float32 [B, L] and the most likely token int32 [B, L].
         """
         flat = tf.reshape(transformed, [-1, self.units])
-        found = log_normalizer(flat, table, self.output_bias.value, chunk_size)
+        found = log_normalizer(flat, table, self.output_bias.value)
         return tuple(tf.reshape(x, tf.shape(transformed)[:-1]) for x in found)
 
     def scores(
@@ -163,7 +163,7 @@ class MaskedLMHead(PredictionHead):
 
 
 def log_normalizer(
-    hidden: tf.Tensor, table: tf.Tensor, bias: tf.Tensor, chunk_size: int | None
+    hidden: tf.Tensor, table: tf.Tensor, bias: tf.Tensor, chunk_size: int | None = None
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """log sum_v exp(hidden . table_v + bias_v) for each row, and the best v.
 

@@ -257,7 +257,6 @@ class TwoTowerGenerator(Generator):
     Args:
       ltr, rtl: TextEncoders in the two directions.
       special_ids: (cls, sep, mask), never predicted.
-      chunk_size: see `log_normalizer`.
     """
 
     scoring = "two_tower"
@@ -267,14 +266,12 @@ class TwoTowerGenerator(Generator):
         ltr: TextEncoder,
         rtl: TextEncoder,
         special_ids: tuple[int, int, int],
-        chunk_size: int | None = None,
         **kwargs,
     ):
         super().__init__(**kwargs)
         self.ltr = ltr
         self.rtl = rtl
         self.special_ids = special_ids
-        self.chunk_size = chunk_size
         sizes = ltr.config, ltr.embedding_size
         self.head = MaskedLMHead(
             *sizes,
@@ -297,7 +294,7 @@ class TwoTowerGenerator(Generator):
             towers.append(tower)
         for tower in towers:
             tower.build(None)
-        return cls(*towers, special_ids, config.cloze_chunk_size, dtype=dtype)
+        return cls(*towers, special_ids, dtype=dtype)
 
     def towers(self, inputs: MaskedInputs, seed: tf.Tensor | None = None) -> tf.Tensor:
         """States before and after each position: [B, L, 2 H]."""
@@ -311,7 +308,7 @@ class TwoTowerGenerator(Generator):
         self, inputs: MaskedInputs, seed: tf.Tensor | None = None, weight=None
     ) -> GeneratorOutput:
         hidden, table = self.head(self.towers(inputs, seed)), self._table()  # [B, L, E]
-        normalizer, best = self.head.log_normalizer(hidden, table, self.chunk_size)
+        normalizer, best = self.head.log_normalizer(hidden, table)
         per_token = normalizer - self.head.scores(hidden, inputs.input_ids, table)
         weights = self.candidate_weights(inputs)
         loss = weighted_mean(per_token, weights, weight)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from electra_tf.config.objectives import GENERATOR, MAIN, OBJECTIVES
+from electra_tf.config.objectives import GENERATOR, MAIN, OBJECTIVES, translated
 from electra_tf.config.pretraining import Phase, PretrainingConfig
 from electra_tf.model.dropout import fold_in
 from electra_tf.model.encoder import DisentangledEmbeddings, Embeddings, TextEncoder
@@ -107,7 +107,7 @@ class ElectraPretrainer(keras.Model):
         # The batch's float32 numbers (weights, uniforms) keep their type.
         super().__init__(name=name, dtype=dtype, trainable=trainable, autocast=False)
         if isinstance(config, dict):
-            config = PretrainingConfig(**config)
+            config = PretrainingConfig(**translated(config))
         self.hparams, self.special_ids, self.at_rest = config, special_ids, at_rest
         shape = self.model_config = config.model_config()
         self.objective = objective_of(config.objective, config)

@@ -22,7 +22,7 @@ from electra_tf.model.dropout import mix
 # stay small next to the one pass over the vocabulary that forms the weights.
 SAMPLING_BLOCK = 256
 
-# An exponential decay has fallen to exp(-10) of its start at the end.
+# What is left of the start's excess over the end has fallen to exp(-10) at the end.
 _DECAY_RATE = 10.0
 
 
@@ -32,11 +32,8 @@ def temperature_at(
     """The temperature of a step in a phase that begins at step `first`, a scalar."""
     progress = tf.cast(step - first, tf.float32) / config.num_train_steps
     progress = tf.clip_by_value(progress, 0.0, 1.0)
-    # The rest of the start's excess over the end: 1 falls to 0.
-    is_linear = config.curriculum_decay == "linear"
-    remaining = 1.0 - progress if is_linear else tf.exp(-_DECAY_RATE * progress)
     start, end = config.temperature_start, config.temperature
-    return end + (start - end) * remaining
+    return end + (start - end) * tf.exp(-_DECAY_RATE * progress)
 
 
 def sample_from_softmax(

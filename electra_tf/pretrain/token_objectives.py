@@ -120,9 +120,7 @@ class AllTokensMLM(ReplaceMLM):
         head, targets = model.token_predictions, text.inputs.input_ids
         table = model.electra.embeddings.table("word_embeddings")
         hidden = head(states)  # [B, L, E]
-        normalizer, best = head.log_normalizer(
-            hidden, table, self.config.cloze_chunk_size
-        )
+        normalizer, best = head.log_normalizer(hidden, table)
         new_logits = model.discriminator_predictions(states)
 
         def log_p(ids):

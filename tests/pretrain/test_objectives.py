@@ -40,7 +40,6 @@ from tests.helpers.tiny_pretraining import (
     tiny_batch,
     tiny_config,
     tiny_model,
-    total_gradients,
 )
 
 log = np.log
@@ -188,7 +187,7 @@ def tower_model(objective, net_logits=None, **settings):
     config = tiny_config(objective=objective, **settings)
     model = build_pretrainer(config, SPECIAL)
     towers = Tower(LEFT_TO_RIGHT), Tower(RIGHT_TO_LEFT)
-    model.generator = TwoTowerGenerator(*towers, SPECIAL, chunk_size=2)
+    model.generator = TwoTowerGenerator(*towers, SPECIAL)
     model.generator.head.call = lambda hidden: hidden[..., :4] + hidden[..., 4:]
     model.electra = Tower(np.ones([3, 4]))
     if net_logits is not None:
@@ -293,7 +292,7 @@ def outputs(name, states, batch, corrupted, new_logits=None, drawn=(), **setting
     Args:
       drawn: the generator's samples, [N] each.
     """
-    settings = {"cloze_chunk_size": 2, "embedding_size": 4, "vocab_size": 4} | settings
+    settings = {"embedding_size": 4, "vocab_size": 4} | settings
     settings |= {"gen_weight": 0.0, "disc_weight": 1.0, "token_weight": 1.0}
     objective = objective_of(name, types.SimpleNamespace(**settings))
     head = MaskedLMHead(ModelConfig(vocab_size=4), 4, "token_predictions", 4)
@@ -452,14 +451,6 @@ def test_copying_in_log_space(logit):
         assert float(other) == pytest.approx(new + log_softmax, rel=1e-5)
         for loss in (copied, other):
             assert np.isfinite(tape.gradient(loss, variables)).all()
-
-
-def test_all_tokens_mlm_does_not_depend_on_the_chunks():
-    model = tiny_model("all_tokens_mlm", cloze_chunk_size=7)
-    parts = total_gradients(model, tiny_batch())
-    whole = total_gradients(shared_model("all_tokens_mlm"), tiny_batch())
-    for path, expected in whole.items():
-        np.testing.assert_allclose(parts[path], expected, rtol=1e-3, atol=1e-5)
 
 
 # The policy gradient.
