@@ -104,18 +104,12 @@ class ExampleSource:
         num_skipped: records that were left out because they are damaged or missing.
     """
 
-    def __init__(
-        self,
-        pattern: str,
-        max_seq_length: int,
-        vocab: Vocabulary,
-        skip_damaged: bool = False,
-        num_segments: int = 2,
-    ):
-        self.pattern, self.length = pattern, max_seq_length
+    def __init__(self, pattern: str, config: PretrainingConfig, vocab: Vocabulary):
+        self.pattern, self.length = pattern, config.max_seq_length
         # Of each feature, one more than the largest value it may have.
+        num_segments = config.model_config().type_vocab_size
         self._limits = np.array([len(vocab), 2, num_segments])
-        self._vocab = vocab
+        self._vocab, skip_damaged = vocab, config.on_bad_record == "skip"
         paths = find_shards(pattern)
         manifests = check_manifests(paths, pattern, vocab)
         self.index = record_index.RecordIndex(paths, skip_damaged)
@@ -287,13 +281,21 @@ class DataSets:
     """One data set or several, each of which has a share of the batches.
 
     Args:
-      parts: ExampleSources of one length and vocabulary.
-      weights: the shares are in proportion to these.
+      data: glob of the shards (several are joined by commas, as in the original) of one
+        data set; a list of several, whose shares are in proportion to their numbers of
+        examples to the power of `sampling_alpha`; or an object: data set -> its weight.
+      config: of the phase.
     """
 
-    def __init__(self, parts: list[ExampleSource], weights: list[float]):
-        self.parts = parts
-        self.num_skipped = sum(part.num_skipped for part in parts)
+    def __init__(
+        self, data: str | list | dict, config: PretrainingConfig, vocab: Vocabulary
+    ):
+        patterns = [data] if isinstance(data, str) else data
+        self.parts = [ExampleSource(pattern, config, vocab) for pattern in patterns]
+        self.num_skipped = sum(part.num_skipped for part in self.parts)
+        weights = [len(part) ** config.sampling_alpha for part in self.parts]
+        if isinstance(data, dict):
+            weights = list(data.values())
         self._places = batch_order.shares_of(weights)
 
     def __len__(self) -> int:
@@ -362,30 +364,6 @@ class DataSets:
         return features
 
 
-def open_data(
-    data: str | list | dict,
-    max_seq_length: int,
-    vocab: Vocabulary,
-    skip_damaged: bool = False,
-    alpha: float = 1.0,
-    num_segments: int = 2,
-) -> DataSets:
-    """The examples that the hparam `pretrain_tfrecords` names, checked.
-
-    Args:
-      data: glob of the shards (several are joined by commas, as in the original) of one
-        data set; a list of several, whose shares are in proportion to their numbers of
-        examples to the power of `alpha`; or an object: data set -> its weight.
-      num_segments: that the model has embeddings for.
-    """
-    patterns = [data] if isinstance(data, str) else data
-    options = max_seq_length, vocab, skip_damaged, num_segments
-    parts = [ExampleSource(pattern, *options) for pattern in patterns]
-    if isinstance(data, dict):
-        return DataSets(parts, list(data.values()))
-    return DataSets(parts, [len(part) ** alpha for part in parts])
-
-
 class RunData:
     """The data of a run's phases; opens each data set once."""
 
@@ -398,14 +376,7 @@ class RunData:
         place = part.pretrain_tfrecords if training else part.eval_tfrecords
         key = str(place), part.max_seq_length, part.sampling_alpha
         if key not in self._opened:
-            self._opened[key] = open_data(
-                place,
-                part.max_seq_length,
-                self.vocab,
-                part.on_bad_record == "skip",
-                part.sampling_alpha,
-                part.model_config().type_vocab_size,
-            )
+            self._opened[key] = DataSets(place, part, self.vocab)
         return self._opened[key]
 
     def token_counts(self, config: PretrainingConfig) -> np.ndarray:

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 
+from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.data import tfrecord
 from electra_tf.errors import UserError
 from electra_tf.pretrain import pretrain_data
@@ -64,16 +65,17 @@ def write_manifest(folder, files, length=LENGTH, vocab=VOCAB):
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
-_OF_DATA = {"max_seq_length", "vocab", "skip_damaged", "alpha", "num_segments"}
+def opened(data, vocab=VOCAB, **hparams):
+    config = PretrainingConfig().replaced(**{"max_seq_length": LENGTH} | hparams)
+    return pretrain_data.DataSets(data, config, vocab)
+
+
+_OF_DATA = {"vocab", "max_seq_length", "on_bad_record", "sampling_alpha"}
 
 
 def dataset(pattern, **changes):
-    def own(names, **usual):
-        return usual | {k: changes.pop(k) for k in names & changes.keys()}
-
-    source = pretrain_data.open_data(
-        pattern, **own(_OF_DATA, max_seq_length=LENGTH, vocab=VOCAB)
-    )
+    own = {k: changes.pop(k) for k in _OF_DATA & changes.keys()}
+    source = opened(pattern, **own)
     special = VOCAB.cls_id, VOCAB.sep_id, VOCAB.mask_id
     mode = changes.pop("repeated_masks", "original")
     how = settings_of(mode, 3, special_ids=special, vocab_size=len(VOCAB))

@@ -19,6 +19,7 @@ from tests.helpers.numbered_examples import (
     error_of,
     example_arrays,
     numbers_of,
+    opened,
     same,
     write_shards,
 )
@@ -281,7 +282,7 @@ def test_a_mixture_of_one_is_that_data_set(mixed):
 
 
 def shares(data, alpha=1.0):
-    return pretrain_data.open_data(data, LENGTH, VOCAB, alpha=alpha).shares()
+    return opened(data, sampling_alpha=alpha).shares()
 
 
 @pytest.mark.parametrize("alpha", [1.0, 0.7, 0.3, 0.0])
@@ -301,7 +302,7 @@ def test_shares_by_weight(mixed):
 
 
 def test_any_batch_of_a_mixture_and_any_part_of_it(mixed):
-    options = {"alpha": 0.5}
+    options = {"sampling_alpha": 0.5}
     straight = batches(mixed, 40, **options)
     for start in (1, 39):
         again = batches(mixed, 1, start_step=start, **options)[0]
@@ -315,7 +316,7 @@ def test_any_batch_of_a_mixture_and_any_part_of_it(mixed):
 
 
 def test_epochs_of_a_mixture_are_those_of_each_data_set(mixed):
-    source = pretrain_data.open_data({mixed[0]: 1, mixed[1]: 3}, LENGTH, VOCAB)
+    source = opened({mixed[0]: 1, mixed[1]: 3})
     assert source.epochs() == [30 / 0.25, 300 / 0.75]
     first, second = source.describe(60, 1200)
     assert "25.00% of the batches, 30 examples; 0.50 of 10.00 epochs" in first
@@ -330,7 +331,7 @@ def test_a_damaged_record_of_a_mixture_is_skipped(tmp_path, mixed):
     path.write_bytes(content)
     text, code = error_of(dataset, [mixed[0], f"{tmp_path}/nothing*"])
     assert f"{tmp_path}/nothing*" in text and code == 2
-    source = pretrain_data.open_data([mixed[0], pattern], LENGTH, VOCAB, True)
+    source = opened([mixed[0], pattern], on_bad_record="skip")
     assert source.num_skipped == 1 and len(source) == 79
 
 
@@ -344,8 +345,7 @@ def test_token_counts_of_a_mixture(tmp_path):
         np.savetxt(tmp_path / name / record_index.TOKEN_COUNTS, counts, "%d")
 
     def counts_of(data, **options):
-        source = pretrain_data.open_data(data, LENGTH, VOCAB, **options)
-        return source.token_counts(len(VOCAB))[5:7].tolist()
+        return opened(data, **options).token_counts(len(VOCAB))[5:7].tolist()
 
-    assert counts_of(patterns, alpha=0.0) == [7 * 505, 7 * 505]
+    assert counts_of(patterns, sampling_alpha=0.0) == [7 * 505, 7 * 505]
     assert counts_of(",".join(patterns)) == [70, 7000]
