@@ -19,10 +19,7 @@ from electra_tf.config.run import read_config
 from electra_tf.errors import UserError
 from electra_tf.finetune import run
 
-shared_flags.define_run(
-    "Location of data files (vocabulary, task data, models).",
-    "The name of the model being fine-tuned.",
-)
+shared_flags.define_run()
 flags.DEFINE_integer(
     "trial",
     None,

@@ -20,10 +20,7 @@ from electra_tf.config.run import read_config
 from electra_tf.pretrain import launch
 from electra_tf.train.supervisor import parse_duration
 
-shared_flags.define_run(
-    "Location of vocabulary, TFRecords and models.",
-    "The name of the model being trained.",
-)
+shared_flags.define_run()
 _DRY_RUN = flags.DEFINE_boolean(
     "dry_run",
     False,

@@ -19,14 +19,11 @@ def define_path(name: str, help: str, **kwargs: Any) -> flags.FlagHolder:
     return cli.define_path(name, None, help, in_bucket=True, **kwargs)
 
 
-def define_run(data_dir: str, model_name: str) -> None:
-    """Defines --data-dir, --model-name, --hparams and --config of a run.
-
-    Args:
-      data_dir, model_name: their help texts.
-    """
-    define_path("data_dir", data_dir)
-    flags.DEFINE_string("model_name", None, model_name)
+def define_run() -> None:
+    """Defines --data-dir, --model-name, --hparams and --config of a run."""
+    define_path("data_dir", "Location of data files, vocabulary and models.")
+    name = "Name of the pre-trained model; its run is in <data-dir>/models."
+    flags.DEFINE_string("model_name", None, name)
     flags.DEFINE_string(
         "hparams", "{}", "JSON text or file of hparams; docs/hparams.md lists them."
     )

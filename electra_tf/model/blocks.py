@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from electra_tf.config.model import ModelConfig
 from electra_tf.model import target
-from electra_tf.model.attention import attend, probabilities, swap_heads
+from electra_tf.model.attention import attend, swap_heads
 from electra_tf.model.dropout import dropout, fold_in
 from electra_tf.model.layers import Dense, LayerNorm, activation, initializer
 
@@ -144,11 +144,6 @@ class BertBlock(Block):
         attended = self._add(own, context, x, fold_in(seeds[0], 1))
         wide = self.activation(self.intermediate.dense(attended))
         return self._add(self.output_layer, wide, attended, seeds[1])
-
-    def probabilities(self, x: tf.Tensor, score_bias: tf.Tensor) -> tf.Tensor:
-        """Attention of each query to each key [B, heads, L, L]."""
-        query, key, _ = self._query_key_value(x, score_bias)
-        return probabilities(query, key, score_bias)
 
     def attend(
         self, x: tf.Tensor, score_bias: tf.Tensor, seed: tf.Tensor | None = None

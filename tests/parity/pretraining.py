@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from electra_tf.config.pretraining import PretrainingConfig
-from electra_tf.model import encoder, layers
+from electra_tf.model import attention, layers
 from electra_tf.pretrain import masking
 from electra_tf.pretrain.generators import MaskedInputs
 from electra_tf.pretrain.metrics import evaluation_metrics
@@ -204,11 +204,12 @@ def _discriminator(recording, model, batch, output) -> Iterator[Row]:
 def _attention_maps(model, encoded, input_mask) -> tf.Tensor:
     """Attention of sequence 1 in every layer: [layers, heads, L, L]."""
     inputs = [encoded.embedding_output, *encoded.all_layer_outputs[:-1]]
-    bias = encoder.attention_bias(input_mask, "bidirectional")
+    bias = attention.attention_bias(input_mask, "bidirectional")
     maps = []
     for layer, x in zip(model.electra.encoder.transformer_layers, inputs, strict=True):
         flat = tf.reshape(x, [-1, x.shape[-1]])
-        maps.append(layer.probabilities(flat, bias)[1])
+        query, key, _ = layer._query_key_value(flat, bias)
+        maps.append(attention.probabilities(query, key, bias)[1])
     return tf.stack(maps)
 
 
