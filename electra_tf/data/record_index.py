@@ -67,12 +67,12 @@ class RecordIndex:
         Raises `UserError` (65) for a damaged shard, unless `skip_damaged`.
         """
         self.paths = remote.fetch_all(paths)
-        self._sizes = [*map(_stat, self.paths)]
+        sizes = [*map(_stat, self.paths)]
         cache = index_path(self.paths, skip_damaged)
         there = file_beside(*os.path.split(cache))
-        table = _load(there, self._sizes) if there else None
+        table = _load(there, sizes) if there else None
         if table is None:
-            table = _scan_all(self.paths, self._sizes, skip_damaged)
+            table = _scan_all(self.paths, sizes, skip_damaged)
             with contextlib.suppress(UserError):  # a read-only folder
                 atomic_write(cache, table.tobytes())
         files = len(self.paths)
