@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # before an installed electra_tf
 
 from electra_tf.storage.files import atomic_write  # noqa: E402
-from electra_tf.train.curves import PALETTE, dress, new_figure, png_of  # noqa: E402
+from electra_tf.train.reporting import PALETTE, dress, new_figure, png_of  # noqa: E402
 
 # A measure is fit if its spread is below this part of what pre-training brings.
 _FIT = 1 / 3

@@ -19,8 +19,7 @@ from electra_tf.inference.detection import Html, fill
 from electra_tf.pretrain.metrics import ALL_METRICS, plotted
 from electra_tf.storage.files import line_writer
 from electra_tf.storage.manifest import read_json_if_there
-from electra_tf.train.curves import plot_curves
-from electra_tf.train.reporting import data_of, results_of
+from electra_tf.train.reporting import data_of, plot_curves, results_of
 
 if TYPE_CHECKING:  # It loads TensorFlow.
     from electra_tf.inference.model import TokenPrediction

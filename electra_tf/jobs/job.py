@@ -63,8 +63,10 @@ class JobFolder(Mirror):
       is_finished: there is nothing to do.
     """
 
+    may_grow = False
+
     def __init__(self, path: str, settings: dict[str, Any], flag: str):
-        super().__init__(path, flag=flag, may_grow=False)
+        super().__init__(path, flag=flag)
         self.path, self._settings = path, settings
 
     def _read(self) -> None:

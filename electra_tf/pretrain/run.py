@@ -31,7 +31,7 @@ from electra_tf.pretrain.start import Start, last_step_of
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.manifest import code_sha256, installed_versions
 from electra_tf.text.vocabulary import Vocabulary
-from electra_tf.train import curves, distribution, loop, optimization, reporting
+from electra_tf.train import distribution, loop, optimization, reporting
 from electra_tf.train.distribution import Placement
 from electra_tf.train.reporting import EVALUATIONS, Journal
 from electra_tf.train.step import Evaluation, TrainingStep, TrainState
@@ -132,7 +132,7 @@ def _draw_curves(run: Run) -> None:
     rows, picture = folder / "metrics.jsonl", folder / "loss_curves.png"
     if not rows.is_file():  # the original's checkpoint of the last step
         return
-    curves.plot_curves(
+    reporting.plot_curves(
         rows,
         picture,
         f"Pre-training of {config.model_name}",

@@ -127,12 +127,16 @@ class Mirror:
       writes: whether this process writes there.
       keep: how many checkpoints stay in the bucket; 0 keeps all.
       flag: see `Lock`.
-      may_grow: whether files, then small ones, may grow while they are uploaded.
       log: called with one line of text.
 
     Entering raises `UserError`: 2 when the store cannot be reached, 73 when it cannot
     be written, 75 when another process writes there.
+
+    Attributes:
+      may_grow: whether files, then small ones, may grow while they are uploaded.
     """
+
+    may_grow = True
 
     def __init__(
         self,
@@ -141,13 +145,11 @@ class Mirror:
         *,
         keep: int = 0,
         flag: str = "--model-name",
-        may_grow: bool = True,
         log: Callable[[str], None] = print,
     ):
         self._directory = os.fspath(directory)
         self._lock = Lock(directory, flag) if writes else None
         self._keep, self._log, self._is_removed = keep, log, False
-        self._may_grow = may_grow
         names = _FOLDERS if url_of(directory) else ()
         self._folders = [os.path.join(directory, name) for name in names]
         self._stack = contextlib.ExitStack()
@@ -221,13 +223,13 @@ class Mirror:
         steps = complete_steps(names)
         # Training writes on meanwhile, to metrics and events.
         others = [n for n in names if n != POINTER and _step_of(n) not in steps]
-        remote.put(folder, others, may_grow=self._may_grow)
+        remote.put(folder, others, may_grow=self.may_grow)
         there = set(remote.listing(folder))
         for step in steps:
             files = _files_of(step, names)
             if files[-1] not in there or remote.has_changed(folder, files[-1]):
                 remote.remove(folder, files[-1:])
-                remote.put(folder, files, all_of_them=True)
+                remote.put(folder, files)
         remote.put(folder, [POINTER] if POINTER in names else [])
         there = set(remote.listing(folder))
         for step in self._outdated(steps, there):

@@ -39,7 +39,6 @@ _OPTIONS = {
     "gs": {"use_listings_cache": False},
 }
 _THREADS = 8  # files that move at a time
-_LOCAL_ONLY = ("run.lock",)  # of a copy's writer; never in the bucket
 
 
 def open_store(path: str | os.PathLike) -> tuple[Any, str]:
@@ -216,9 +215,8 @@ def bring(
             names |= {e.name for e in os.scandir(path) if e.is_file() and scope(e.name)}
         for name in names - set(there):
             state.pop(name, None)
-            if not name.startswith(_LOCAL_ONLY):
-                with contextlib.suppress(OSError):
-                    os.unlink(_place_of(path, name))
+            with contextlib.suppress(OSError):
+                os.unlink(_place_of(path, name))
 
         def is_due(name: str) -> bool:
             stored, current = state.get(name, []), _facts(path, name, there[name])
@@ -304,16 +302,11 @@ def _bring(path: str, name: str, facts: dict[str, Any], state: dict) -> None:
 # ------------------------------------------------------------------------- uploads
 
 
-def put(
-    path: str | os.PathLike,
-    names: Iterable[str],
-    all_of_them: bool = False,
-    may_grow: bool = False,
-) -> None:
+def put(path: str | os.PathLike, names: Iterable[str], may_grow: bool = False) -> None:
     """Uploads copies to their bucket, one after the other; a no-op for local paths.
 
     Manifests of folders come last. Files that have not changed since their upload or
-    download are left out, unless `all_of_them`.
+    download are left out.
 
     Args:
       may_grow: whether another thread may append to them meanwhile; their present
@@ -328,7 +321,7 @@ def put(
         for name in sorted(names, key=lambda n: os.path.basename(n) == MANIFEST):
             place = _place_of(path, name)
             stat = os.stat(place)
-            if state.get(name, [0])[-1] == stat.st_mtime_ns and not all_of_them:
+            if state.get(name, [0])[-1] == stat.st_mtime_ns:
                 continue
             with opened(place, writes=True) as (store, key):
                 if may_grow:

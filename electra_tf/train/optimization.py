@@ -44,14 +44,16 @@ class _Configured:
 class WarmupPolynomialDecay(
     _Configured, keras.optimizers.schedules.LearningRateSchedule
 ):
-    """lr * (1 - step / num_train_steps) ** power * min(1, step / warmup).
+    """A linear warm-up, times a polynomial decay that ends at `num_train_steps`.
 
-    The warm-up multiplies the decay, so the peak is below `learning_rate`. The rate is
-    0 after `num_train_steps` (unless power is 0).
+    In the original the decay begins with the warm-up, so the peak is below
+    `learning_rate`: lr * (1 - step / num_train_steps) ** power * min(1, step / warmup).
 
     Args:
       warmup_steps, warmup_proportion: the length of the warm-up is the larger of
         `warmup_steps` and `warmup_proportion * num_train_steps`, not rounded.
+      power: of the decay; 1 is linear.
+      decay_steps: length of the decay; None: all steps; 0: no decay.
     """
 
     learning_rate: float
@@ -59,41 +61,19 @@ class WarmupPolynomialDecay(
     warmup_steps: float = 0
     warmup_proportion: float = 0.0
     power: float = 1.0
+    decay_steps: float | None = None
 
     def __call__(self, step: tf.Tensor) -> tf.Tensor:
         step, total = tf.cast(step, tf.float32), self.num_train_steps
-        done = tf.minimum(step, total) / total
-        rate = self.learning_rate * tf.pow(1.0 - done, self.power)
+        rate = tf.constant(self.learning_rate, tf.float32)
+        length = total if self.decay_steps is None else self.decay_steps
+        if length:
+            done = tf.minimum(step, total) - (total - length)
+            rate *= tf.pow(1.0 - tf.maximum(done, 0.0) / length, self.power)
         warmup = max(total * self.warmup_proportion, self.warmup_steps)
         if warmup > 0:
             rate *= tf.minimum(1.0, step / warmup)
         return rate
-
-
-@keras.saving.register_keras_serializable("electra_tf")
-@dataclasses.dataclass(eq=False)
-class WarmupStableDecay(_Configured, keras.optimizers.schedules.LearningRateSchedule):
-    """A linear warm-up, a constant `learning_rate`, then a decay to 0.
-
-    Args:
-      decay_steps: length of the decay, which ends at `num_train_steps`; 0: no decay.
-      power: of the decay; 1 is linear.
-    """
-
-    learning_rate: float
-    num_train_steps: int
-    warmup_steps: float
-    decay_steps: float
-    power: float = 1.0
-
-    def __call__(self, step: tf.Tensor) -> tf.Tensor:
-        step, warmup = tf.cast(step, tf.float32), self.warmup_steps
-        share = tf.minimum(1.0, step / warmup) if warmup else tf.ones([])
-        if self.decay_steps:
-            left = (self.num_train_steps - step) / self.decay_steps
-            left = tf.clip_by_value(left, 0.0, 1.0)
-            share *= left if self.power == 1 else tf.pow(left, self.power)
-        return self.learning_rate * share
 
 
 @keras.saving.register_keras_serializable("electra_tf")
@@ -467,11 +447,12 @@ def _phase_schedule(config):
     """The schedule of one phase, which counts its own steps."""
     rate, power = config.learning_rate, config.lr_decay_power
     total, warmup = config.num_train_steps, config.num_warmup_steps
-    if config.schedule == "original":
-        return WarmupPolynomialDecay(rate, total, warmup, power=power)
-    decay_steps = {"constant": 0.0, "wsd": config.decay_proportion * total}
-    decay_steps = decay_steps.get(config.schedule, max(1, total - warmup))
-    return WarmupStableDecay(rate, total, warmup, decay_steps, power)
+    decay_steps = {
+        "original": None,
+        "constant": 0.0,
+        "wsd": config.decay_proportion * total,
+    }.get(config.schedule, max(1, total - warmup))
+    return WarmupPolynomialDecay(rate, total, warmup, 0.0, power, decay_steps)
 
 
 def create_finetuning_optimizer(config, num_train_steps: int) -> AdamWeightDecay:

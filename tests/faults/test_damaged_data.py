@@ -2,6 +2,7 @@
 """Damaged shards: what is found, where, and what is lost when it is skipped."""
 
 import random
+import shutil
 import struct
 
 import numpy as np
@@ -10,6 +11,7 @@ import tensorflow as tf
 
 from electra_tf.data import tfrecord
 from electra_tf.errors import as_user_error
+from tests.helpers.forked_runs import eagerly, metrics_of, pretrain
 from tests.helpers.numbered_examples import (
     batches,
     dataset,
@@ -19,6 +21,7 @@ from tests.helpers.numbered_examples import (
     same,
     write_shards,
 )
+from tests.helpers.runs import check_ok, check_refused, tiny, write_tiny_data
 
 RECORDS = 40
 
@@ -143,3 +146,24 @@ def test_skipping_is_deterministic(shard):
     assert all(same(a, b) for a, b in zip(found[0][4:], found[2][:9], strict=True))
     numbers = [n for batch in found[0] for n in numbers_of(batch)]
     assert sorted(numbers) == [n for n in range(RECORDS) if n != 7]
+
+
+def test_a_damaged_record_in_a_whole_run(tmp_path):
+    hparams = tiny(num_train_steps=14)  # An epoch has 12.5.
+    data = write_tiny_data(tmp_path / "data")
+    path = data / "pretrain_tfrecords" / "pretrain_data.tfrecord-1-of-2"
+    shutil.copy(path, tmp_path / "whole")
+    offsets, _ = tfrecord.scan(path)
+    content = bytearray(path.read_bytes())
+    content[offsets[3] + 40] ^= 4
+    path.write_bytes(content)
+
+    skip = hparams | {"on_bad_record": "skip"}
+    record = f"record 3 at byte {offsets[3]}"
+    run = pretrain(data, "run", hparams, before=eagerly).wait()
+    says = (f"{path}: {record} is damaged", '"on_bad_record": "skip"')
+    check_refused(run, 65, *says)
+    run = pretrain(data, "run", skip, before=eagerly).wait()
+    check_ok(run, f"{path}: 1 damaged records left out", record, "Data: 99 examples")
+    rows = metrics_of(data / "models" / "run")
+    assert [row["step"] for row in rows] == list(range(1, 15))

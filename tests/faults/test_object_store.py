@@ -6,11 +6,17 @@ import itertools
 import json
 import os
 import shutil
+from pathlib import Path
 
 import pytest
+import s3fs
 
+from electra_tf import paths
 from electra_tf.data.record_index import RecordIndex
-from electra_tf.storage import lock
+from electra_tf.storage import lock, remote
+from electra_tf.storage.atomic_folder import check_free
+from electra_tf.storage.mirror import Mirror
+from tests.helpers import memory_bucket
 from tests.helpers.building import VOCAB, content, succeed, write_corpus
 from tests.helpers.forked_runs import Run, digest
 from tests.helpers.forked_runs import pretrain as pretrain_here
@@ -221,3 +227,30 @@ def test_everything_in_a_bucket(store, tmp_path):
         run_there("run_inference.py", *command, **flags)
         lines = store.files.cat_file(f"bucket/all/{command[0]}.jsonl").count(b"\n")
         assert lines == 60
+
+
+@pytest.mark.thorough
+def test_folders_made_in_the_console_are_not_files(store, tmp_path, monkeypatch):
+    memory_bucket.empty(tmp_path, monkeypatch)
+    for name, value in store.env.items():
+        monkeypatch.setenv(name, value)
+    s3fs.S3FileSystem.clear_instance_cache()
+    for folder in ("console", "console/corpus/empty", "console/none", "console/run"):
+        store.make_folder(folder)
+    store.files.pipe_file("bucket/console/corpus/a.txt", b"a")
+    store.files.pipe_file("bucket/console/corpus/below/b.txt", b"b")
+    there = paths.local_of("s3://bucket/console")
+    corpus = f"{there}/corpus"
+    assert set(remote.listing(corpus)) == {"a.txt", "below/b.txt"}
+    assert remote.names_in(there) == ["corpus"]
+    assert remote.expand(f"{corpus}/*") == [f"{corpus}/a.txt"]
+    for _ in range(2):  # the second time onto the copies
+        memory_bucket.forget_answers()
+        remote.fetch(there)
+        assert Path(corpus, "a.txt").read_bytes() == b"a"
+        assert Path(corpus, "below/b.txt").read_bytes() == b"b"
+    assert not os.path.exists(remote.fetch(f"{there}/none"))
+    check_free(f"{there}/none")  # as an empty directory here
+    with Mirror(f"{there}/run") as folder:
+        folder.check()
+    s3fs.S3FileSystem.clear_instance_cache()

@@ -13,7 +13,6 @@ import time
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.train.distribution import CPU_DEVICES_VARIABLE
@@ -24,6 +23,7 @@ from tests.helpers.forked_runs import (
     metrics_of,
     pretrain,
     signal_at,
+    tensors_of,
 )
 from tests.helpers.runs import NO_DROPOUT, TINY, check_ok, tiny
 
@@ -103,6 +103,26 @@ def test_bitwise_resume(tiny_data, name):
 
 
 @pytest.mark.thorough
+def test_a_run_that_evaluates_stops_at_once(tiny_data):
+    """It does not wait for the end of the evaluation."""
+    hparams = tiny(num_train_steps=8, eval_every_steps=5, num_eval_steps=10**6)
+    run = pretrain(tiny_data, "evaluating", hparams)
+    directory = tiny_data / "models" / "evaluating"
+    deadline = time.monotonic() + 200
+    while 5 not in Checkpoints(directory, read_only=True).steps():
+        assert time.monotonic() < deadline and run.process.is_alive()
+        time.sleep(0.1)
+    time.sleep(2)  # in the evaluation
+    run.process.terminate()
+    ended = run.wait()
+    assert ended.returncode == 42, ended.stderr
+    assert "SIGTERM: nothing to save." in ended.stdout
+    hparams["num_eval_steps"] = 2
+    ended = pretrain(tiny_data, "evaluating", hparams).wait()
+    check_ok(ended, "Evaluation at step 5: ")
+
+
+@pytest.mark.thorough
 def test_resume_on_another_number_of_replicas(tiny_data):
     """1 -> 2 -> 1 devices: what changes is the order in which numbers are summed."""
     hparams = settings(overrides=NO_DROPOUT)
@@ -115,11 +135,10 @@ def test_resume_on_another_number_of_replicas(tiny_data):
     for ours, theirs in zip(*map(metrics_of, runs), strict=True):
         assert ours["step"] == theirs["step"]
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
-    a, b = (tf.train.load_checkpoint(str(run / f"model.ckpt-{STEPS}")) for run in runs)
-    for name in a.get_variable_to_shape_map():
+    a, b = (tensors_of(run / f"model.ckpt-{STEPS}") for run in runs)
+    for name in a:
         if "adam" not in name:
-            one, other = a.get_tensor(name), b.get_tensor(name)
-            np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
+            np.testing.assert_allclose(a[name], b[name], rtol=0, atol=1e-5)
 
 
 # kill -9 anywhere: the run continues from what it saved.

@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from absl import app
 
@@ -127,6 +127,14 @@ def metrics_of(run_directory: Path) -> list[dict]:
     text = (run_directory / "metrics.jsonl").read_text()
     rows = [json.loads(line) for line in text.splitlines()]
     return [{k: v for k, v in row.items() if k != "time"} for row in rows]
+
+
+def tensors_of(prefix: str | Path) -> dict[str, Any]:
+    """The tensors of a checkpoint by name."""
+    import tensorflow as tf
+
+    reader = tf.train.load_checkpoint(str(prefix))
+    return {k: reader.get_tensor(k) for k in sorted(reader.get_variable_to_shape_map())}
 
 
 def digest(run_directory: Path, step: int) -> str:

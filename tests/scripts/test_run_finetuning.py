@@ -10,13 +10,12 @@ import signal
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from electra_tf.errors import EXIT_PREEMPTED
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.lock import Lock
 from tests.helpers import forked_runs
-from tests.helpers.forked_runs import eagerly, metrics_of
+from tests.helpers.forked_runs import eagerly, metrics_of, tensors_of
 from tests.helpers.runs import NO_DROPOUT, ROOT, check_ok, check_refused, run_script
 from tests.helpers.shared import OWN
 from tests.helpers.tiny_finetuning import (
@@ -43,9 +42,7 @@ def succeed(*args, before=None):
 def final(run_directory):
     """The names and values of a trial's last checkpoint."""
     checkpoints = Checkpoints(run_directory, read_only=True)
-    reader = tf.train.load_checkpoint(checkpoints.prefix(checkpoints.steps()[-1]))
-    names = sorted(reader.get_variable_to_shape_map())
-    return {name: reader.get_tensor(name) for name in names}
+    return tensors_of(checkpoints.prefix(checkpoints.steps()[-1]))
 
 
 def trials_of(data, model, name):

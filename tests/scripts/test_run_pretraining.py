@@ -16,7 +16,7 @@ from electra_tf.text.vocabulary import TokenizerConfig
 from electra_tf.train import distribution
 from electra_tf.train.distribution import CPU_DEVICES_VARIABLE
 from tests.helpers import forked_runs, without_tensorflow
-from tests.helpers.forked_runs import eagerly, metrics_of
+from tests.helpers.forked_runs import eagerly, metrics_of, tensors_of
 from tests.helpers.runs import (
     TINY,
     check_ok,
@@ -241,11 +241,6 @@ def test_other_data_are_reported(run_again, tmp_path):
 # The original's checkpoints, and weights that are evaluated.
 
 
-def tensors(prefix):
-    reader = tf.train.load_checkpoint(str(prefix))
-    return {k: reader.get_tensor(k) for k in reader.get_variable_to_shape_map()}
-
-
 @pytest.fixture(scope="module")
 def original(data):
     """A run directory with what the original has of that run after 10 steps."""
@@ -264,8 +259,8 @@ def test_a_run_of_the_original_is_evaluated_and_continued(data, original):
     check_ok(run_eagerly(data, "of_original", EVALUATE_ONCE), "global_step = 10")
     keep = TINY | {"keep_checkpoint_max": 1, "save_checkpoints_steps": 1}
     check_ok(pretrain(data, "of_original", keep), "Continuing from the original's")
-    expected = tensors(data / "models" / "electra" / "model.ckpt-12")
-    found = tensors(original / "model.ckpt-12")
+    expected = tensors_of(data / "models" / "electra" / "model.ckpt-12")
+    found = tensors_of(original / "model.ckpt-12")
     assert found.keys() == expected.keys()
     for name, array in expected.items():
         np.testing.assert_array_equal(found[name], array, err_msg=name)
@@ -300,7 +295,7 @@ def test_an_init_checkpoint_is_evaluated(data):
 def test_without_slots_it_cannot_be_continued(data):
     folder = data / "models" / "released"
     folder.mkdir()
-    found = tensors(data / "models" / "electra" / "model.ckpt-12")
+    found = tensors_of(data / "models" / "electra" / "model.ckpt-12")
     found = {k: v for k, v in found.items() if not k.endswith(("/adam_m", "/adam_v"))}
     tf.raw_ops.SaveV2(
         prefix=str(folder / "model.ckpt-12"),

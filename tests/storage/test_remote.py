@@ -11,6 +11,7 @@ from electra_tf.errors import UserError
 from electra_tf.storage import remote
 from tests.helpers import memory_bucket
 from tests.helpers.memory_bucket import place
+from tests.helpers.runs import refused
 
 
 @pytest.fixture
@@ -100,3 +101,16 @@ def test_a_cache_that_cannot_be_written(memory, tmp_path, monkeypatch):
     monkeypatch.setenv("ELECTRA_TF_CACHE", str(tmp_path / "file"))
     with pytest.raises(UserError, match="ELECTRA_TF_CACHE"):
         remote.fetch(place("there"))
+
+
+def test_an_object_removed_while_it_is_fetched_is_named(memory, monkeypatch):
+    memory.pipe_file("bucket/a", b"1")
+    listing = remote.listing
+
+    def remove_after_listing(path):
+        found = listing(path)
+        memory.rm_file("bucket/a")
+        return found
+
+    monkeypatch.setattr(remote, "listing", remove_after_listing)
+    refused(lambda: remote.fetch(place("a")), "memory://bucket/a is gone", code=2)

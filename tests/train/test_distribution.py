@@ -12,6 +12,7 @@ from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import UserError
 from electra_tf.model import target
 from electra_tf.train import distribution
+from tests.helpers.forked_runs import tensors_of
 from tests.helpers.runs import NO_DROPOUT, check_ok, pretrain, python, tiny
 from tests.helpers.tpu_stand_in import CORES
 
@@ -77,13 +78,6 @@ def test_devices_are_set_up(monkeypatch):
     assert set_up(monkeypatch, [], jit_compile=False) == ("cpu", [], [1])
 
 
-def weights_of(prefix):
-    reader = tf.train.load_checkpoint(str(prefix))
-    return {
-        name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()
-    }
-
-
 @pytest.mark.thorough
 def test_two_replicas_train_like_one(tiny_data):
     """20 steps without dropout give the same weights, whole batch or halves of it."""
@@ -94,8 +88,8 @@ def test_two_replicas_train_like_one(tiny_data):
     two = check_ok(pretrain(tiny_data, "two_replicas", split, env=devices))
     assert "2 x CPU (MirroredStrategy), precision float32, jit_compile on" in two.stdout
     models = tiny_data / "models"
-    first, last = (weights_of(models / f"one_replica/model.ckpt-{n}") for n in (0, 20))
-    other = weights_of(models / "two_replicas/model.ckpt-20")
+    first, last = (tensors_of(models / f"one_replica/model.ckpt-{n}") for n in (0, 20))
+    other = tensors_of(models / "two_replicas/model.ckpt-20")
     assert last.keys() == other.keys()
     moved = 0.0
     for name in last:

@@ -10,8 +10,7 @@ import pytest
 from electra_tf.console import Console
 from electra_tf.errors import UserError
 from electra_tf.pretrain.metrics import ALL_METRICS
-from electra_tf.train.curves import plot_curves
-from electra_tf.train.reporting import Journal, Report, read_metrics
+from electra_tf.train.reporting import Journal, Report, plot_curves, read_metrics
 
 METRICS = {
     "loss": 12.34567,

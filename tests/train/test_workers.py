@@ -12,7 +12,6 @@ import time
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.train.distribution import CPU_DEVICES_VARIABLE
@@ -22,6 +21,7 @@ from tests.helpers.forked_runs import (
     metrics_of,
     pretrain,
     signal_at,
+    tensors_of,
 )
 from tests.helpers.runs import NO_DROPOUT, tiny, write_tiny_data
 from tests.helpers.workers import Cluster, train
@@ -47,12 +47,6 @@ def straight(tiny_data, elsewhere):
     return tiny_data / "models" / "straight"
 
 
-def tensors(directory, step):
-    reader = tf.train.load_checkpoint(str(directory / f"model.ckpt-{step}"))
-    names = reader.get_variable_to_shape_map()
-    return {name: reader.get_tensor(name) for name in names}
-
-
 @pytest.mark.thorough
 def test_workers_make_the_steps_of_one_process(tiny_data, elsewhere, straight):
     """With the default number of iterations in a loop; only the chief writes."""
@@ -62,8 +56,8 @@ def test_workers_make_the_steps_of_one_process(tiny_data, elsewhere, straight):
     other = tiny_data / "models" / "alone"
     for mine, row in zip(metrics_of(straight), metrics_of(other), strict=True):
         assert mine == pytest.approx(row, rel=1e-4, abs=1e-5)
-    expected = tensors(other, 25)
-    for name, value in tensors(straight, 25).items():
+    expected = tensors_of(other / "model.ckpt-25")
+    for name, value in tensors_of(straight / "model.ckpt-25").items():
         np.testing.assert_allclose(value, expected[name], rtol=0, atol=1e-5)
 
 
