@@ -23,7 +23,6 @@ import numpy as np
 
 from electra_tf.data import tfrecord
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.paths import url_of
 from electra_tf.storage import remote
 from electra_tf.storage.files import atomic_write
 from electra_tf.storage.manifest import MANIFEST, read_json
@@ -32,7 +31,7 @@ from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 
 _INDEX_MAGIC = 0x31584449_41525445  # "ETRAIDX1"
 _HEADER_FIELDS = 4  # magic, number of files, skipped records, unused
-_FILE_FIELDS = 3  # size, time of change, number of records
+_FILE_FIELDS = 3  # size, unused, number of records
 
 # At most 64 files are open in a process, well below the usual limit of 1024: those of
 # the cache, and those that threads are reading.
@@ -62,19 +61,19 @@ class RecordIndex:
         """Loads the index beside the first shard, or makes it.
 
         Args:
-          skip_damaged: leave damaged records out; all data is read to make the index.
+          skip_damaged: leave damaged records out. All data is read to find them, each
+            time: what is damaged may change.
 
         Raises `UserError` (65) for a damaged shard, unless `skip_damaged`.
         """
         self.paths = remote.fetch_all(paths)
-        sizes = [*map(_stat, self.paths)]
-        cache = index_path(self.paths, skip_damaged)
-        there = file_beside(*os.path.split(cache))
-        table = _load(there, sizes) if there else None
-        if table is None:
-            table = _scan_all(self.paths, sizes, skip_damaged)
+        there = file_beside(*os.path.split(index_path(self.paths)))
+        if skip_damaged:
+            table = _scan_all(self.paths, skip_damaged)
+        elif (table := _load(there, self.paths) if there else None) is None:
+            table = _scan_all(self.paths)
             with contextlib.suppress(UserError):  # a read-only folder
-                atomic_write(cache, table.tobytes())
+                atomic_write(index_path(self.paths), table.tobytes())
         files = len(self.paths)
         self.num_skipped = int(table[2])
         body = table[_HEADER_FIELDS:]
@@ -140,12 +139,6 @@ def _shard(index: RecordIndex, number: int) -> BinaryIO:
         ) from None
 
 
-def _stat(path: str) -> tuple[int, int]:
-    """(bytes, time of change in ns); 0 for the time of a copy."""
-    stat = os.stat(path)
-    return stat.st_size, 0 if url_of(path) else stat.st_mtime_ns
-
-
 def write(paths: Sequence[str]) -> str:
     """Writes the index of new shards beside the first of them; returns its path.
 
@@ -153,29 +146,25 @@ def write(paths: Sequence[str]) -> str:
     `UserError` (73) on a failed write.
     """
     place = index_path(paths)
-    table = _scan_all(paths, [(os.path.getsize(path), 0) for path in paths], False)
-    atomic_write(place, table.tobytes())
+    atomic_write(place, _scan_all(paths).tobytes())
     return place
 
 
-def index_path(paths: Sequence[str], skip_damaged: bool = False) -> str:
+def index_path(paths: Sequence[str]) -> str:
     """The path of the index of shards."""
     folder = os.path.dirname(os.path.abspath(paths[0]))
     # Relative paths, which copied shards keep.
     names = "\n".join(os.path.relpath(path, folder) for path in paths)
     key = hashlib.sha256(names.encode()).hexdigest()[:16]
-    kind = "sound" if skip_damaged else "all"
-    return os.path.join(folder, f".records-{kind}-{key}.index")
+    return os.path.join(folder, f".records-all-{key}.index")
 
 
-def _scan_all(
-    paths: list[str], sizes: list[tuple[int, int]], skip_damaged: bool
-) -> np.ndarray:
+def _scan_all(paths: Sequence[str], skip_damaged: bool = False) -> np.ndarray:
     """Makes the table of an index: header, a row per file, the offsets of each file."""
     rows, offsets, skipped = [], [], 0
-    for path, (size, changed) in zip(paths, sizes, strict=True):
+    for path in paths:
         found, damages = tfrecord.scan(path, skip_damaged)
-        rows += [size, changed, len(found) - 1]
+        rows += [found[-1], 0, len(found) - 1]
         offsets.append(found)
         skipped += len(damages)
         for damage in damages[:1]:
@@ -189,29 +178,22 @@ def _scan_all(
     return np.concatenate([header, body])
 
 
-def _load(cache: Path, sizes: list[tuple[int, int]]) -> np.ndarray | None:
+def _load(cache: Path, paths: list[str]) -> np.ndarray | None:
     """Maps a stored table; None if it is of other shards.
 
-    Wrong offsets lead to wrong checksums of records.
+    It knows them by their sizes: wrong offsets lead to wrong checksums of records.
     """
     try:
         table = np.memmap(cache, np.int64, mode="r")
     except (OSError, ValueError):
         return None
-    rows_end = _HEADER_FIELDS + _FILE_FIELDS * len(sizes)
-    if len(table) < rows_end or tuple(table[:2]) != (_INDEX_MAGIC, len(sizes)):
+    rows_end = _HEADER_FIELDS + _FILE_FIELDS * len(paths)
+    if len(table) < rows_end or tuple(table[:2]) != (_INDEX_MAGIC, len(paths)):
         return None
-    rows = table[_HEADER_FIELDS:rows_end].reshape(len(sizes), _FILE_FIELDS)
-    now = np.array(sizes, np.int64)
-    # Time 0: made with the shards, or these are copies of a bucket's. Checksums of
-    # records find other contents of the same size.
-    is_known = (rows[:, 1] > 0) & (now[:, 1] > 0)
-    is_same = (
-        (rows[:, 0] == now[:, 0]).all()
-        and (rows[:, 1] == now[:, 1])[is_known].all()
-        and len(table) == rows_end + rows[:, 2].sum() + len(sizes)
-    )
-    return table if is_same else None
+    rows = table[_HEADER_FIELDS:rows_end].reshape(len(paths), _FILE_FIELDS)
+    is_same = rows[:, 0].tolist() == [*map(os.path.getsize, paths)]
+    is_whole = len(table) == rows_end + rows[:, 2].sum() + len(paths)
+    return table if is_same and is_whole else None
 
 
 def file_beside(directory: str | os.PathLike, name: str) -> Path | None:

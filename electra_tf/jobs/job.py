@@ -43,7 +43,6 @@ from electra_tf.storage.files import (
     names_below,
     sync_directory,
 )
-from electra_tf.storage.lock import is_of_lock
 from electra_tf.storage.manifest import MANIFEST, read_json, record_of
 from electra_tf.storage.mirror import Mirror
 
@@ -70,7 +69,7 @@ class JobFolder(Mirror):
         self.path, self._settings = path, settings
 
     def _read(self) -> None:
-        sizes = _sizes(self.path)
+        sizes = self.sizes()
         self.state = _state(self.path, self._settings, sizes)
         self.is_finished = MANIFEST in sizes
 
@@ -129,7 +128,7 @@ def opened(
     it holds anything else or was made with other settings.
     """
     folder = JobFolder(path, settings, flag)
-    is_finished = MANIFEST in _sizes(path)
+    is_finished = MANIFEST in folder.sizes()
     if is_finished:
         remote.fetch(os.path.join(path, MANIFEST))
     # Before this nothing may be read, brought or removed: it may be another's.
@@ -155,12 +154,6 @@ def read_record(path: str, name: str, number: int) -> dict[str, Any] | None:
         if not os.path.exists(place) or os.path.getsize(place) != file["bytes"]:
             return None
     return record
-
-
-def _sizes(path: str) -> dict[str, int]:
-    """The files in a folder, here or in a bucket, but for those of its locks."""
-    sizes = remote.sizes_in(path)
-    return {n: size for n, size in sizes.items() if not is_of_lock(n)}
 
 
 def _state(

@@ -173,6 +173,11 @@ class Mirror:
             with contextlib.suppress(UserError) if error else contextlib.nullcontext():
                 self.upload()
 
+    def sizes(self) -> dict[str, int]:
+        """Name -> bytes of what is there, in the bucket if it is in one."""
+        sizes = remote.sizes_in(self._directory)
+        return {n: size for n, size in sizes.items() if not is_of_lock(n)}
+
     def check(self) -> None:
         """Raises `UserError` (75) when the lock was lost: others may write now."""
         if self._lock:
@@ -188,8 +193,8 @@ class Mirror:
     def remove(self) -> None:
         """Removes the directory, in a bucket as well: the manifests first."""
         if self._folders:
-            names = [n for n in remote.listing(self._directory) if not is_of_lock(n)]
-            names.sort(key=lambda name: not name.endswith(CHECKPOINT_MANIFEST))
+            first = CHECKPOINT_MANIFEST
+            names = sorted(self.sizes(), key=lambda name: not name.endswith(first))
             remote.remove(self._directory, names)
         for entry in os.scandir(self._directory):
             if entry.is_dir(follow_symlinks=False):
