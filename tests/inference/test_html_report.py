@@ -10,7 +10,7 @@ from electra_tf.inference.model import TokenPrediction
 
 CONFIG, RESULTS = "config.json", "results/unsup_results.json"
 RIGHT = {
-    CONFIG: json.dumps({"model_size": "small", "temperature": 1.0, "phases": []}),
+    CONFIG: json.dumps({"model_size": "small", "temperature": 1.0, "sample_steps": 9}),
     RESULTS: json.dumps({"global_step": 3, "metrics": {"loss": 2.5, "disc_auc": None}}),
 }
 

@@ -191,7 +191,8 @@ def test_heads_must_be_set_for_other_widths(copy):
     found = readers.find(copy, **quiet)
     with pytest.raises(UserError, match=f"{question[0]}.*\n.*hparams.json beside it"):
         hparams_of(found, {}, "none", print)
-    (copy.parent / "hparams.json").write_text(json.dumps(HEADS))
+    earlier = HEADS | {"sample_steps": 9}  # has left
+    (copy.parent / "hparams.json").write_text(json.dumps(earlier))
     assert read(copy)[0].config.model_config().num_attention_heads == 2
     known = hparams_of(readers.find(copy, **quiet), {}, "none", **quiet)
     assert known["model_hparam_overrides"]["num_attention_heads"] == 2
