@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # Core modules -> the tests that should notice their faults.
 CORE = {
     "pretrain/masking.py": "pretrain/test_mask* pretrain/test_word* parity",
-    "pretrain/sampling.py": "pretrain/test_sampling.py pretrain/test_gen* parity",
+    "pretrain/generators.py": "pretrain/test_[go]* parity",
     "pretrain/objectives.py": "pretrain/test_[hmop]* parity",
     "pretrain/pretraining.py": "pretrain/test_[emp]* parity",
     "model/heads.py": "model/test_heads.py pretrain/test_[egop]* parity",

@@ -22,7 +22,6 @@ import tensorflow as tf
 
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.model.layers import gather_positions
-from electra_tf.pretrain.sampling import sample_uniformly
 from electra_tf.text.vocabulary import Vocabulary
 
 # A draw that the original lacks has a key of its own and changes no other draw.
@@ -138,6 +137,20 @@ def uniforms(
         shape=[size + 3], key=key, counter=counter, alg=_PHILOX, dtype=tf.float32
     )
     return tf.reshape(numbers[start % 4 :][:size], [count, columns])
+
+
+def sample_uniformly(
+    uniform: tf.Tensor, vocab_size: int, *, disallowed_ids: tf.Tensor | None = None
+) -> tf.Tensor:
+    """Draws an id from 0..vocab_size - 1 uniformly, per uniform: int32 [...].
+
+    `disallowed_ids` (int32 [...]): that id is not drawn.
+    """
+    choices = vocab_size - (disallowed_ids is not None)
+    ids = tf.minimum(tf.cast(uniform * choices, tf.int32), choices - 1)
+    if disallowed_ids is not None:
+        ids += tf.cast(ids >= disallowed_ids, tf.int32)
+    return ids
 
 
 def _draw_positions(

@@ -27,10 +27,11 @@ from electra_tf.jobs.job import STATE
 from electra_tf.paths import escape, globs_in
 from electra_tf.pretrain import masking
 from electra_tf.pretrain.masking import Masking
-from electra_tf.pretrain.sampling import temperature_at
 from electra_tf.text.vocabulary import Vocabulary
 
 _ENDLESS = 1 << 62
+# A curriculum's temperature has fallen to exp(-10) of its excess at the end.
+_DECAY_RATE = 10.0
 
 
 def make_dataset(
@@ -405,3 +406,16 @@ class RunData:
             shuffle=training,
             **options,
         )
+
+
+def temperature_at(
+    config: PretrainingConfig, first: int, step: int | tf.Tensor
+) -> tf.Tensor:
+    """The temperature of a step in a phase that begins at step `first`, a scalar.
+
+    From easy to hard replacements (Fast-ELECTRA, Dong et al., ICLR 2024).
+    """
+    progress = tf.cast(step - first, tf.float32) / config.num_train_steps
+    progress = tf.clip_by_value(progress, 0.0, 1.0)
+    start, end = config.temperature_start, config.temperature
+    return end + (start - end) * tf.exp(-_DECAY_RATE * progress)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from electra_tf.pretrain import sampling
+from electra_tf.pretrain import generators
 from electra_tf.pretrain.metrics import evaluation_metrics
 from electra_tf.pretrain.pretraining import (
     ElectraPretrainer,
@@ -67,7 +67,7 @@ def test_samples_come_from_the_generator(variant, disallow_correct):
     model, batch = tiny_model(variant, **settings), tiny_batch(rows=64)
     out = model(batch)
     ids = batch["masked_lm_ids"]
-    expected = sampling.sample_from_softmax(
+    expected = generators.sample_from_softmax(
         out.generated.logits,
         batch["sample_uniform"],
         temperature=0.6,
