@@ -7,7 +7,6 @@ files and with their ids, so features and submissions are the same from either f
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -64,8 +63,14 @@ GLUE = {
 }
 
 
+# Names and orders of classes in tables.
+_THEIRS = {"sst": "sst2", "sts": "stsb"}
+_CLASSES = {"mnli": ("entailment", "neutral", "contradiction")}
+_CLASSES |= {"qnli": _NLI, "rte": _NLI}
+
+
 class GlueTask(TextTask):
-    """A task of GLUE, in the files of its download."""
+    """A task of GLUE, in the files of its download, else Hugging Face's Parquet."""
 
     _scale = limits = 0.0, 5.0  # of sts
 
@@ -83,10 +88,13 @@ class GlueTask(TextTask):
         mismatched = self.name == "mnli" and self.is_there("dev_mismatched")
         return ["dev", "dev_mismatched"] if mismatched else ["dev"]
 
-    def path(self, split: str) -> Path:
-        """The file of a split."""
+    def places(self, split: str) -> list[tuple[str, str]]:
+        """GLUE's own file; a table in the folder of the task or of its name there."""
         file = "dev_matched" if (self.name, split) == ("mnli", "dev") else split
-        return Path(self.config.raw_data_dir(self.name)) / f"{file}.tsv"
+        theirs = _THEIRS.get(self.name, self.name), parquet_name(file)
+        if split == "diagnostic":
+            theirs = "ax", parquet_name("test")
+        return [(self.name, f"{file}.tsv"), (self.name, theirs[1]), theirs]
 
     def examples(self, split: str) -> list[InputExample]:
         """All rows; in training both orders of pairs that have none."""
@@ -99,6 +107,9 @@ class GlueTask(TextTask):
     def rows(self, split: str) -> Iterator[tuple[str, int, dict[str, Any], str]]:
         """(place, example id, texts, label) of each row."""
         path, is_test = self.required(split), split in self.glue.submission
+        if path.suffix == ".parquet":
+            yield from self._table_rows(path, split)
+            return
         lines = [*Source.of(path).lines]
         has_header = self.glue.has_header or is_test
         if has_header and lines and not is_test:
@@ -124,54 +135,13 @@ class GlueTask(TextTask):
             label = self.unknown_label() if is_test else cells[self.glue.label]
             yield where, eid, text_fields(cells, columns), label
 
-    def _check_header(self, path: Path, line: str) -> None:
-        """Refuses a first line that is an example, which would be skipped."""
-        cells, label = line.split("\t"), self.glue.label
-        is_long = len(cells) > max(*self.glue.text, label)
-        if is_long and not self.wrong_label(cells[label]):
-            raise UserError(
-                f"{path} has no header: its first line is an example.\nPut the line "
-                "with the names of the columns above it."
-            )
-
-    def write_predictions(self, split, scorer, directory) -> list[str]:
-        """For test sets also the file that GLUE takes."""
-        paths = super().write_predictions(split, scorer, directory)
-        if split not in self.glue.submission:
-            return paths
-        rows = sorted(scorer.rows, key=lambda row: int(row["eid"]))
-        name, form = ("label", plain) if self.labels else ("value", "{:.3f}".format)
-        lines = [f"{int(row['eid'])}\t{form(row[name])}\n" for row in rows]
-        path = Path(directory) / f"{self.glue.submission[split]}.tsv"
-        atomic_write(path, "".join(["index\tprediction\n", *lines]))
-        return [*paths, str(path)]
-
-
-# Names and orders of classes there.
-_THEIRS = {"sst": "sst2", "sts": "stsb"}
-_CLASSES = {"mnli": ("entailment", "neutral", "contradiction")}
-_CLASSES |= {"qnli": _NLI, "rte": _NLI}
-
-
-class GlueRowsTask(GlueTask):
-    """A task of GLUE, from rows: those of Hugging Face's Parquet files."""
-
-    def path(self, split: str) -> Path:
-        """The file of a split, in the folder of the task or of their name for it."""
-        names, file = [self.name, _THEIRS.get(self.name, self.name)], split
-        if split == "diagnostic":
-            names, file = ["ax"], "test"
-        elif (self.name, split) == ("mnli", "dev"):
-            file = "dev_matched"
-        folders = [Path(self.config.raw_data_dir(name)) for name in names]
-        paths = [folder / parquet_name(file) for folder in folders]
-        return next((path for path in paths if path.is_file()), paths[0])
-
-    def rows(self, split):
-        """As `GlueTask.rows`, in the order of the table."""
-        path, is_test = str(self.required(split)), split in self.glue.submission
-        table, columns = Rows(path), self.glue.columns[-1]
+    def _table_rows(
+        self, path: Path, split: str
+    ) -> Iterator[tuple[str, int, dict[str, Any], str]]:
+        """As `rows`, in the order of the table."""
+        table, columns = Rows(str(path)), self.glue.columns[-1]
         names = table.classes.get("label") or _CLASSES.get(self.name, ())
+        is_test = split in self.glue.submission
         for number, row in enumerate(table):
             where = f"{path}, row {number}"
             texts = [row.get(column) for column in columns]
@@ -195,9 +165,24 @@ class GlueRowsTask(GlueTask):
         is_known = set(names) == set(self.labels) and 0 <= value < len(names)
         return names[int(value)] if is_known else f"{value:g}"
 
+    def _check_header(self, path: Path, line: str) -> None:
+        """Refuses a first line that is an example, which would be skipped."""
+        cells, label = line.split("\t"), self.glue.label
+        is_long = len(cells) > max(*self.glue.text, label)
+        if is_long and not self.wrong_label(cells[label]):
+            raise UserError(
+                f"{path} has no header: its first line is an example.\nPut the line "
+                "with the names of the columns above it."
+            )
 
-def glue_task(name: str, config, tokenizer) -> GlueTask:
-    """The task in the files that its directory holds: GLUE's own, else Parquet."""
-    own, parquet = (t(name, config, tokenizer) for t in (GlueTask, GlueRowsTask))
-    places = itertools.product(("train", "dev", *own.glue.submission), (own, parquet))
-    return next((task for split, task in places if task.path(split).is_file()), own)
+    def write_predictions(self, split, scorer, directory) -> list[str]:
+        """For test sets also the file that GLUE takes."""
+        paths = super().write_predictions(split, scorer, directory)
+        if split not in self.glue.submission:
+            return paths
+        rows = sorted(scorer.rows, key=lambda row: int(row["eid"]))
+        name, form = ("label", plain) if self.labels else ("value", "{:.3f}".format)
+        lines = [f"{int(row['eid'])}\t{form(row[name])}\n" for row in rows]
+        path = Path(directory) / f"{self.glue.submission[split]}.tsv"
+        atomic_write(path, "".join(["index\tprediction\n", *lines]))
+        return [*paths, str(path)]

@@ -31,7 +31,6 @@ from electra_tf.finetune.task import (
     Task,
     TaskType,
     cross_entropy,
-    plain,
     rounded,
 )
 from electra_tf.storage.files import atomic_write
@@ -168,9 +167,9 @@ class _Document(NamedTuple):
     """A context in tokens."""
 
     words: list[str]
-    starts: list[int]  # the first character of each word
     tokens: np.ndarray
     splits: np.ndarray  # where each word's tokens begin, and an end
+    offsets: list[tuple[int, int]]  # each token's first character, and its end
 
     def word_of(self, token: int) -> int:
         """The number of the word that a token is in."""
@@ -277,12 +276,6 @@ class SpanHead(Head):
             losses += self.answerable_weight * of_class
         return losses
 
-    def answer(self, task, outputs):
-        """spans float32 [B, 4 K + 1], see `qa_graph.window_values`."""
-        from electra_tf.finetune import qa_graph
-
-        return {"spans": qa_graph.window_values(outputs, self)}
-
     def text_shapes(self, task):
         """question and context."""
         return {"question": [None], "context": [None]}
@@ -350,15 +343,12 @@ class QATask(Task):
         own = {"answer_text": self.answer_text, "places": 3}  # the version of `_place`
         return super().feature_settings() | own
 
-    def path(self, split: str) -> Path:
-        """The file of a split."""
-        if self.description:
-            return super().path(split)
-        folder = Path(self.config.raw_data_dir(self.name))
-        names = [f"{split}.json", inputs.parquet_name(split)]
-        names = [f"{split}.jsonl", f"{split}.jsonl.gz"] if self.is_mrqa else names
-        paths = [folder / name for name in names]
-        return next((path for path in paths if path.is_file()), paths[0])
+    def places(self, split: str) -> list[tuple[str, str]]:
+        """SQuAD's file or Hugging Face's, or MRQA's."""
+        names = f"{split}.json", inputs.parquet_name(split)
+        if self.is_mrqa:
+            names = f"{split}.jsonl", f"{split}.jsonl.gz"
+        return [(self.name, name) for name in names]
 
     def examples(self, split: str) -> list[QAExample]:
         """All questions; in training only those whose answer is found in the text."""
@@ -479,30 +469,26 @@ class QATask(Task):
         words = example.words
         if self._last is None or self._last.words is not words:
             tokens, splits = self.tokenizer.tokenize_lines(words)
-            self._last = _Document(words, example.starts, tokens, splits)
+            offsets = [
+                (start + first, start + end)
+                for word, start in zip(words, example.starts, strict=True)
+                for first, end in self._places(word)
+            ]
+            self._last = _Document(words, tokens, splits, offsets)
         return self._last
 
     def _answer_tokens(self, example, document) -> tuple[int, int] | None:
         if example.is_impossible:
             return None
-        splits = document.splits
         if self.answer_text == "offsets":
-            end = example.first + len(example.answer)
-            there = [
-                int(splits[word]) + number
-                for word in range(example.start, example.end + 1)
-                for number, (first, last) in enumerate(self._offsets(document, word))
-                if first < end and last > example.first
-            ]
+            begin, end = example.first, example.first + len(example.answer)
+            places = enumerate(document.offsets)
+            there = [k for k, (x, y) in places if x < end and y > begin]
             return (there[0], there[-1]) if there else None
+        splits = document.splits
         start, end = int(splits[example.start]), int(splits[example.end + 1]) - 1
         answer = self.tokenizer.encode(example.answer)
         return qa_answers.improve_span(document.tokens, start, end, answer)
-
-    def _offsets(self, document: _Document, word: int) -> list[tuple[int, int]]:
-        """Where a word's tokens stand in the context: first character and end."""
-        start, places = document.starts[word], self._places(document.words[word])
-        return [(start + first, start + end) for first, end in places]
 
     def windows(self, example: QAExample) -> list[qa_answers.Window]:
         """The windows on an example's document."""
@@ -521,16 +507,18 @@ class QATask(Task):
             for start in starts
         ]
 
+    def place_of(self, example: QAExample, first: int, last: int) -> tuple[int, int]:
+        """Where a span of the document's tokens begins in the context and ends."""
+        offsets = self._document(example).offsets
+        return offsets[first][0], offsets[last][1]
+
     def text_of(self, example: QAExample, first: int, last: int) -> str:
         """The text of the span from one token of the document to another."""
-        document = self._document(example)
-        begin, end = map(document.word_of, (first, last))
         if self.answer_text == "offsets":
-            start, _ = self._offsets(document, begin)[first - document.splits[begin]]
-            _, stop = self._offsets(document, end)[last - document.splits[end]]
-            return example.context[start:stop]
+            return example.context[slice(*self.place_of(example, first, last))]
+        document = self._document(example)
         tokens = self.tokenizer.convert_ids_to_tokens(document.tokens[first : last + 1])
-        words = example.words[begin : end + 1]
+        words = example.words[document.word_of(first) : document.word_of(last) + 1]
         return qa_answers.original_text(tokens, words, self.tokenizer.config)
 
     def scorer(self, split: str) -> QAScorer:
@@ -551,29 +539,16 @@ class QATask(Task):
         """All of a dev set."""
         return [*example.answers] if split == "dev" else None
 
-    @functools.cached_property
-    def _answer(self):
-        """See `qa_graph.traced`; made once."""
-        from electra_tf.finetune import qa_graph
-
-        return qa_graph.traced(self.config, self.is_v2)
-
     def prediction(self, example, rows: list[dict[str, Any]]) -> dict[str, Any]:
         """The answer as it stands in the text, and where, by characters."""
-        from electra_tf.finetune import qa_graph
-
-        document, windows = self._document(example), self.windows(example)
-        values = np.array([row["spans"] for row in rows], np.float32)
-        values = values.reshape(-1, qa_graph.num_values(self.config))
-        shown = np.array([(0, x.places[0], len(x.places), x.shift) for x in windows])
-        row, first, length, shift = shown.astype(np.int32).reshape(-1, 4).T
-        places = qa_graph.Windows(row, first, length, first + shift)
-        numbers = range(len(document.words))
-        offsets = [x for word in numbers for x in self._offsets(document, word)]
-        offsets = np.array(offsets, np.int32).reshape(-1, 2).T
-        text = [tokenization.encoded(example.context)]
-        found = self._answer(values, places, *offsets, text)
-        return SpanHead.prediction({}, {k: plain(v)[0] for k, v in found.items()})
+        _, best, odds = qa_answers.decode(self, example, rows)
+        start, end = self.place_of(example, *best.tokens) if best.tokens else (-1, -1)
+        row = {"answer": example.context[start:end], "start": start, "end": end}
+        row |= {"score": best.score, "probability": best.probability}
+        if odds is not None:
+            row["null_odds"] = odds
+            row["has_answer"] = odds <= self.config.qa_na_threshold
+        return SpanHead.prediction({}, row)
 
     def write_predictions(self, split, scorer, directory) -> list[str]:
         """Answers, n-best lists and null odds in SQuAD's form; JSONL of `prediction`.

@@ -12,6 +12,7 @@ import collections
 import difflib
 import functools
 import itertools
+import math
 import re
 import string
 import unicodedata
@@ -38,11 +39,17 @@ class Answer(NamedTuple):
     start_logit: float
     end_logit: float
     tokens: tuple[int, int] | None = None  # first and last one, of the document
+    log_total: float = 0.0  # of the odds of all starts and ends of its window
 
     @property
     def score(self) -> float:
         """Of start and end together."""
         return self.start_logit + self.end_logit
+
+    @property
+    def probability(self) -> float:
+        """Of start times end, in its window."""
+        return math.exp(self.score - self.log_total)
 
 
 class Window(NamedTuple):
@@ -83,7 +90,7 @@ def nbest(
     """
     shown, spans = [window.places for window in windows], []
     for number, (window, output) in enumerate(zip(windows, outputs, strict=True)):
-        for start, end, *logits in _spans(output, config):
+        for start, end, *scores in _spans(output, config):
             first, last = start - window.shift, end - window.shift
             if (
                 first in window.places
@@ -91,15 +98,15 @@ def nbest(
                 and 0 <= last - first < config.max_answer_length
                 and is_max_context(shown, number, first)
             ):
-                spans.append((first, last, *logits))
+                spans.append((first, last, *scores))
     spans.sort(key=lambda span: span[2] + span[3], reverse=True)
     found: dict[str, Answer] = {}
-    for first, last, *logits in spans:
+    for first, last, *logits, log_total in spans:
         if len(found) >= config.n_best_size:
             break
         text = text_of(first, last)
         if text not in found:
-            found[text] = Answer(text, *logits, (first, last))
+            found[text] = Answer(text, *logits, (first, last), log_total)
     return list(found.values()) or [Answer(NO_SPAN, 0.0, 0.0)]
 
 
@@ -116,19 +123,21 @@ def original_text(
 
 
 def _spans(output: dict[str, Any], config: FinetuningConfig):
-    """(start, end, score of the start, of the end), not all of them possible."""
+    """(start, end, their two scores, `Answer.log_total`), not all of them possible."""
     if config.joint_prediction:
         ends, end_scores = output["end_top_index"], output["end_top_log_probs"]
         for i, start in enumerate(output["start_top_index"]):
             score = float(output["start_top_log_probs"][i])
             for j, end in enumerate(ends[i]):
-                yield int(start), int(end), score, float(end_scores[i][j])
+                yield int(start), int(end), score, float(end_scores[i][j]), 0.0
         return
-    start_logits, end_logits = output["start_logits"], output["end_logits"]
-    last = best_indexes(end_logits, config.n_best_size)
-    for start in best_indexes(start_logits, config.n_best_size):
+    logits = output["start_logits"], output["end_logits"]
+    log_total = float(sum(map(np.logaddexp.reduce, logits)))
+    starts, last = (best_indexes(x, config.n_best_size) for x in logits)
+    for start in starts:
         for end in last:
-            yield start, end, float(start_logits[start]), float(end_logits[end])
+            scores = float(logits[0][start]), float(logits[1][end])
+            yield start, end, *scores, log_total
 
 
 def final_text(
@@ -317,7 +326,7 @@ def best_threshold(
 
 WINDOWS_PER_EXAMPLE = 1000
 # The score of "no answer" where no text could have one.
-_SURELY_NONE = 1e4
+SURELY_NONE = 1e4
 
 
 class Answers(NamedTuple):
@@ -345,7 +354,7 @@ def decode(task: Any, example: Any, outputs: list[dict[str, Any]]) -> Answers:
 def null_odds(config, outputs, best: Answer) -> float:
     """The lowest score of the windows, in float32, as in the original."""
     if not outputs:
-        return _SURELY_NONE
+        return SURELY_NONE
     if config.answerable_classifier:
         return min(float(output["answerable_logit"]) for output in outputs)
     null = min(

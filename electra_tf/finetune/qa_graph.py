@@ -1,21 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spans and answers as graph operations, through the windows of `qa.QATask`.
+"""Spans and answers of a served model, through the windows of `qa.QATask`.
 
-The rules are those of `qa_answers`, which scores by the original's program.
+The rules are those of `qa_answers`, by which trials predict and are scored.
 
 Shapes: B questions, W windows of all their texts, K spans of a window, L length.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from electra_tf.finetune import qa_answers
-from electra_tf.finetune.qa_answers import Answer
 from electra_tf.finetune.task import Task
 from electra_tf.model.layers import gather_positions, gelu
 from electra_tf.text import tf_tokenization
@@ -24,7 +22,6 @@ from electra_tf.text.tf_tokenization import EncoderInputs, characters
 # Added to the logits of positions that cannot be part of an answer, as in the original.
 _IMPOSSIBLE_POSITION = -1000.0
 _NEVER = -1e9
-_NOTHING = Answer(qa_answers.NO_SPAN, 0.0, 0.0)
 # Outputs of a head that predicts the end from the start.
 _JOINT = ("start_top_index", "start_top_log_probs")
 _JOINT += ("end_top_index", "end_top_log_probs")
@@ -126,9 +123,13 @@ def _scores(layer, states):
 
 
 def answers(task: Task, tokenizer, compute, question: tf.Tensor, context: tf.Tensor):
-    """The best answer to each question in its text, string [B] each; see `answer`.
+    """The best answer to each question in its text; args as of `Head.answer_texts`.
 
-    Args: as of `Head.answer_texts`.
+    Returns: answer string, start and end int32 (characters of context; -1 and "" where
+    no span is possible), score float32 (of start and end, which ranks answers) and
+    probability float32 (of start times end, in its window; 1 where no span is
+    possible); of a task with questions that have no answer also null_odds float32 and
+    has_answer bool (null_odds up to qa_na_threshold). [B] each.
     """
     config = task.config
     both = "question and context"
@@ -137,82 +138,28 @@ def answers(task: Task, tokenizer, compute, question: tf.Tensor, context: tf.Ten
     document = tokenizer.tokenize_with_offsets(context)
     windows = windows_on(document.ids, query, config)
     places = tf.ragged.range(windows.first, windows.first + windows.length)
+    count = _beam(config) ** 2
     values = tf_tokenization.map_rows(
-        lambda inputs: window_values(compute(inputs), config),
+        lambda inputs: _window_values(compute(inputs), config),
         [tf.gather(query, windows.row), tf.gather(document.ids.flat_values, places)],
-        *(tokenizer.vocab, num_values(config)),
+        *(tokenizer.vocab, 4 * count + 1),
         least_length=_beam(config),
     )
-    offsets = document.starts, document.ends
-    return answer(config, values, windows, *offsets, context, task.is_v2)
-
-
-def answer(
-    config,
-    values: tf.Tensor,
-    windows: Windows,
-    starts: tf.RaggedTensor,
-    ends: tf.RaggedTensor,
-    context: tf.Tensor,
-    has_null: bool,
-) -> dict[str, tf.Tensor]:
-    """The best answers in texts.
-
-    Args:
-      values: `window_values` of all windows.
-      starts: where each token begins in its text; int32 [B, (tokens)] in characters.
-      ends: where it ends.
-      context: the texts, string [B].
-      has_null: whether questions may have no answer.
-
-    Returns: answer string, start and end int32 (characters of context; -1 and "" where
-    no span is possible), score float32 (of start and end, which ranks answers) and
-    probability float32 (of start times end, in its window; 1 where no span is
-    possible); of a task with questions that have no answer also null_odds float32 and
-    has_answer bool (null_odds up to qa_na_threshold). [B] each.
-    """
-    *spans, null = tf.split(values, [_beam(config) ** 2] * 4 + [1], axis=1)
-    rows, tokens = tf.shape(context)[0], tf.size(starts.flat_values)
+    *spans, null = tf.split(values, [count] * 4 + [1], axis=1)
+    rows, tokens = tf.shape(context)[0], tf.size(document.ids.flat_values)
     best = _best(_Spans(*spans), windows, tokens, rows, config)
-    found = _in_text(best, starts.flat_values, ends.flat_values, context)
-    if not has_null:
+    found = _in_text(best, document, context)
+    if not task.is_v2:
         return found
     lowest = tf.math.unsorted_segment_min(null[:, 0], windows.row, rows)
     odds = lowest if config.answerable_classifier else lowest - found["score"]
-    surely_none = qa_answers.null_odds(config, [], _NOTHING)
-    odds = tf.where(starts.row_lengths() > 0, odds, surely_none)
+    is_read = document.ids.row_lengths() > 0
+    odds = tf.where(is_read, odds, qa_answers.SURELY_NONE)
     return found | {"null_odds": odds, "has_answer": odds <= config.qa_na_threshold}
 
 
-def traced(config, has_null: bool) -> Callable:
-    """A function of the outputs for the windows on one text, and of the text.
-
-    It takes `window_values`, `Windows` (their row is 0), the characters where tokens
-    begin and end, int32 [tokens], and the text, string [1].
-    """
-    numbers = tf.TensorSpec([None], tf.int32)
-    specs = [tf.TensorSpec([None, num_values(config)]), Windows(*[numbers] * 4)]
-    specs += [numbers, numbers, tf.TensorSpec([1], tf.string)]
-
-    @functools.partial(tf.function, input_signature=specs, autograph=False)
-    def answer_one(values, windows, starts, ends, context):
-        offsets = (tf.RaggedTensor.from_tensor(x[None]) for x in (starts, ends))
-        return answer(config, values, windows, *offsets, context, has_null)
-
-    return answer_one
-
-
-def num_values(config) -> int:
-    """The width of `window_values`."""
-    return 4 * _beam(config) ** 2 + 1
-
-
-def window_values(outputs: Mapping[str, tf.Tensor], config) -> tf.Tensor:
-    """The spans of windows and their scores of no answer: float32 [W, 4 K + 1].
-
-    Args:
-      config: a FinetuningConfig, or the head.
-    """
+def _window_values(outputs: Mapping[str, tf.Tensor], config) -> tf.Tensor:
+    """The spans of windows and their scores of no answer: float32 [W, 4 K + 1]."""
     spans = [*_spans(outputs, config), _null_score(outputs, config)[:, None]]
     return tf.concat([tf.cast(x, tf.float32) for x in spans], 1)
 
@@ -238,11 +185,7 @@ def outputs(config, compute, inputs: EncoderInputs) -> dict[str, tf.Tensor]:
 
 
 def windows_on(document: tf.RaggedTensor, query: tf.RaggedTensor, config) -> Windows:
-    """The windows of `QATask`: as long as fits beside the question, a stride apart.
-
-    Raises `UserError` where a long question leaves no room for any.
-    """
-    qa_answers.check_window(config)
+    """The windows of `QATask`: as long as fits beside the question, a stride apart."""
     total = tf.cast(document.row_lengths(), tf.int32)
     room = config.max_seq_length - tf.cast(query.row_lengths(), tf.int32) - 3
     stride = tf.minimum(room, config.doc_stride)
@@ -348,7 +291,7 @@ def _shows_most(windows: Windows, place: tf.Tensor, tokens: tf.Tensor) -> tf.Ten
     return at == tf.range(tf.size(windows.row))[:, None]
 
 
-def _in_text(best, starts, ends, context) -> dict[str, tf.Tensor]:
+def _in_text(best, document, context) -> dict[str, tf.Tensor]:
     """The answer's characters."""
     found, first, last, score, probability = best
 
@@ -356,7 +299,8 @@ def _in_text(best, starts, ends, context) -> dict[str, tf.Tensor]:
         flat = tf.concat([values, [0]], 0)
         return tf.gather(flat, tf.where(found, token, tf.size(flat) - 1))
 
-    start, end = offsets(starts, first), offsets(ends, last)
+    start = offsets(document.starts.flat_values, first)
+    end = offsets(document.ends.flat_values, last)
     return {
         "answer": characters(context, tf.range(tf.size(start)), start, end),
         "start": tf.where(found, start, tf_tokenization.NO_OFFSET),

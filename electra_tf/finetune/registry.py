@@ -38,7 +38,7 @@ TYPES: dict[str, TaskType] = tagging.TYPES | multiple_choice.TYPES
 TYPES |= classification.TYPES | multilabel.TYPES | qa.TYPES
 # The original's tasks by their names.
 ORIGINALS: dict[str, Callable[..., Task]] = {"chunk": ChunkTask}
-ORIGINALS |= dict.fromkeys(glue.GLUE, glue.glue_task)
+ORIGINALS |= dict.fromkeys(glue.GLUE, glue.GlueTask)
 ORIGINALS |= dict.fromkeys((*qa.SQUAD, *qa.MRQA), qa.QATask)
 # Names go into those of files and variables.
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")

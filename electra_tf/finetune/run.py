@@ -61,27 +61,26 @@ def main(flags: Flags) -> int:
             "TF_CONFIG is set, but fine-tuning runs on the devices of one machine.\n"
             "Unset it; --trial makes trials jobs of their own."
         )
+    console = Console()
     with leave_at_once():  # until a trial begins, which has something to save
-        return run(flags, Console())
+        config, source = resolve(flags, console)
+        check_place(os.path.dirname(config.results_txt))
+        folder, name = os.path.split(config.results_stem)
+        with Outputs(folder, name, resumes=True) as outputs:
+            return run(outputs, flags, config, source, console)
 
 
-def run(flags: Flags, console: Console) -> int:
-    """Checks and reads all that the run needs, then makes its trials."""
-    config, source = resolve(flags, console)
-    check_place(os.path.dirname(config.results_txt))
-    folder, name = os.path.split(config.results_stem)
-    with Outputs(folder, name, resumes=True) as outputs:
-        return run_in(outputs, flags, config, source, console)
-
-
-def run_in(
+def run(
     outputs: Outputs,
     flags: Flags,
     config: FinetuningConfig,
     source: CheckpointInfo | None,
     console: Console,
 ) -> int:
-    """`run`, with the results of earlier starts in their place."""
+    """Checks and reads all that the run needs, then makes its trials.
+
+    The results of earlier starts are in their place.
+    """
     for trial in numbers(config) if config.do_train else ():
         check_place(config.trial_dir(trial))
         files.check_is_free(config.trial_dir(trial))
@@ -117,8 +116,8 @@ def run_in(
     from electra_tf.finetune.trial import Run
 
     with StopRequest() as stop:
-        run = Run(config, vocab, tasks, source, placement, console, stop)
-        return run_trials(run, results, outputs)
+        state = Run(config, vocab, tasks, source, placement, console, stop)
+        return run_trials(state, results, outputs)
 
 
 def resolve(

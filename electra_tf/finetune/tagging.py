@@ -17,10 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from electra_tf.errors import UserError
-from electra_tf.finetune import conll, inputs, tag_schemes, task
-from electra_tf.finetune.conll import Sentence
+from electra_tf.finetune import conll, inputs, task
+from electra_tf.finetune.conll import PLAIN, Sentence, Span, tags_of
 from electra_tf.finetune.inputs import Source, shown
-from electra_tf.finetune.tag_schemes import PLAIN, Span, tags_of
 from electra_tf.finetune.task import (
     COLUMN,
     NAMES,
@@ -286,7 +285,7 @@ class TaggingTask(Task):
         self.layout = functools.cache(self.layout_of)
         self.sentences = functools.cache(self._sentences)
         scheme = self.description.get("scheme")
-        self._given = tag_schemes.scheme_named(scheme) if scheme else None
+        self._given = conll.scheme_named(scheme) if scheme else None
         self.is_plain = self._given == PLAIN
 
     @functools.cached_property
@@ -333,11 +332,11 @@ class TaggingTask(Task):
         if self._given:
             return self._given
         if self.stored and (stored := self.stored.get("scheme")):
-            return tag_schemes.stored_scheme(stored)
+            return conll.stored_scheme(stored)
         split = "train" if self.path("train").is_file() else "dev"
         written = [one.tags for one in self.sentences(split) if one.tags]
         try:
-            scheme = tag_schemes.scheme_of(written)
+            scheme = conll.scheme_of(written)
         except UserError as error:
             raise UserError(f"{self.path(split)} has {error}.") from None
         self.remark(split, f"tags are read as {scheme}", 0)
@@ -345,7 +344,7 @@ class TaggingTask(Task):
 
     def reading(self, tags: Sequence[str]) -> list[Span]:
         """The spans in tags."""
-        return tag_schemes.spans_in(tags, self.is_original)
+        return conll.spans_in(tags, self.is_original)
 
     # Reading.
 
@@ -354,13 +353,13 @@ class TaggingTask(Task):
         found: list[TaggingExample] = []
         for where, words, tags, identity in self.sentences(split):
             scheme, wrong = (tags and self.scheme) or "BIOES", ""
-            marks = [tag_schemes.as_bioes(tag, scheme) for tag in tags or ()]
+            marks = [conll.as_bioes(tag, scheme) for tag in tags or ()]
             if tags is not None and len(words) != len(tags):
                 wrong = f"{len(words)} words, {len(marks)} tags"
             elif None in marks:
                 tag = shown(tags[marks.index(None)])
                 hint = '; "scheme": "plain" takes any tag' * bool(self.description)
-                letters = tag_schemes.LETTERS[scheme]
+                letters = conll.LETTERS[scheme]
                 like = ", ".join(f"{letter}-PER" for letter in letters)
                 wrong = f"the tag {tag} is not O, nor like {like}{hint}"
             if wrong:
@@ -417,6 +416,7 @@ class TaggingTask(Task):
                 "A test set has the same ones, or no tags."
             )
         named = self.description.get("words"), self.description.get("tags")
+        named = (1, width) if self.is_original else named
         return conll.layout_of(str(self.path(split)), lines, *named, has_tags)
 
     def _tagged_width(self) -> int | None:
@@ -537,7 +537,7 @@ class TaggingTask(Task):
 
 def _class_of(tag: str) -> str:
     """The class in a tag; of a plain tag, and of O, itself."""
-    return tag[2:] if tag != "O" and tag_schemes.as_bioes(tag, "BIOES") else tag
+    return tag[2:] if tag != "O" and conll.as_bioes(tag, "BIOES") else tag
 
 
 def _named(tags: list[str] | None, names: Sequence[str]) -> list[str] | None:
@@ -553,21 +553,14 @@ class ChunkTask(TaggingTask):
     is_original = True
     scheme = None
 
-    def path(self, split: str) -> Path:
-        """The file of a split."""
-        return Path(self.config.raw_data_dir(self.name)) / f"{split}.txt"
-
-    def layout_of(self, split: str) -> conll.Layout:
-        """Words in the first column; a test set with fewer columns has no tags."""
-        width = conll.width_of([*Source.of(self.required(split)).lines])
-        if split == "test" and width < (self._tagged_width() or 2):
-            return conll.Layout(width=width)
-        return conll.Layout(width=max(width, 2), tags=max(width, 2) - 1)
+    def places(self, split: str) -> list[tuple[str, str]]:
+        """CoNLL-2000's file."""
+        return [(self.name, f"{split}.txt")]
 
 
 def spans_of(tags: Sequence[str]) -> list[Span]:
     """Spans in BIO, BIOES or IO tags, as the original reads them."""
-    return tag_schemes.spans_in(tags, is_original=True)
+    return conll.spans_in(tags, is_original=True)
 
 
 _KEYS = {"words": COLUMN, "tags": COLUMN, "id": COLUMN, "scheme": TEXT}

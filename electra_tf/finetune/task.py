@@ -347,8 +347,16 @@ class Task(ABC):
         return [kind] if kind == "dev" or self.is_there(kind) else []
 
     def path(self, split: str) -> Path:
-        """The file of a split: that of the description, if the task has one."""
-        return Path(self.config.data_file(self.description[split]))
+        """The file of a split: the description's, or the first that is there."""
+        if self.description:
+            return Path(self.config.data_file(self.description[split]))
+        folder, places = self.config.raw_data_dir, self.places(split)
+        paths = [Path(folder(name)) / file for name, file in places]
+        return next((path for path in paths if path.is_file()), paths[0])
+
+    def places(self, split: str) -> list[tuple[str, str]]:
+        """Folders and files that a split of the original's task may be in."""
+        raise NotImplementedError(f"{type(self).__name__} has neither places nor path")
 
     def is_there(self, split: str) -> bool:
         """Whether there are data of a split."""

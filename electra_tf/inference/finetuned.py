@@ -24,9 +24,9 @@ from electra_tf.console import Log, silent
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.finetune import preprocessing, registry
 from electra_tf.finetune.classification import NumberHead
+from electra_tf.finetune.conll import stored_scheme
 from electra_tf.finetune.inputs import Input, shown
 from electra_tf.finetune.results import hparams_in
-from electra_tf.finetune.tag_schemes import stored_scheme
 from electra_tf.finetune.task import TASKS_FILE, Task, read_tasks
 from electra_tf.inference.model import Predictor
 from electra_tf.inference.scoring import chunks

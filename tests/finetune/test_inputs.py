@@ -135,7 +135,7 @@ def test_test_sets_have_no_labels(tmp_path):
     _, [task] = glue_task(tmp_path, "mnli")
     for split in ("test_matched", "diagnostic"):
         assert [e.eid for e in task.read(split)] == [0, 2, 4]
-    with pytest.raises(UserError, match="test_mismatched-00000-of-00001.parquet"):
+    with pytest.raises(UserError, match="test_mismatched.tsv"):
         task.read("test_mismatched")
 
 

@@ -2,17 +2,18 @@
 """Question answering without a model: files, windows, answers, scores."""
 
 import json
-import types
 import unicodedata
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from electra_tf.finetune import preprocessing, qa, qa_answers
+from electra_tf.config.model import ModelConfig
+from electra_tf.finetune import preprocessing, qa, qa_answers, qa_graph
 from electra_tf.finetune.inputs import open_source
-from electra_tf.finetune.qa_graph import windows_on
+from electra_tf.finetune.model import TaskHead
 from electra_tf.text import tokenization, vocabulary
+from electra_tf.text.tf_tokenization import EncoderInputs, TFTokenizer
 from tests.helpers.own_task import own_tasks
 from tests.helpers.runs import refused
 
@@ -39,13 +40,6 @@ def task_on(folder, train, dev=None, test=None, name="train.json", **more):
     return task
 
 
-def with_spans(task, row):
-    """The outputs for a window with what the graph adds for its answers."""
-    row = {name: np.asarray(value, np.float32) for name, value in row.items()}
-    batch = {name: tf.constant(value[None]) for name, value in row.items()}
-    return row | {"spans": task.head.answer(None, batch)["spans"][0].numpy()}
-
-
 def answered(task, split, places):
     """The split's scorer, where the answer to question k is the tokens places[k]."""
     scorer = task.scorer(split)
@@ -60,7 +54,7 @@ def answered(task, split, places):
             row |= {"end_top_log_probs": np.full([beam, beam], -50.0)}
             row["start_top_log_probs"][0] = row["end_top_log_probs"][0, 0] = 0.0
             row |= {"eid": features["eid"], "answerable_logit": -3.0}
-            scorer.update(with_spans(task, row))
+            scorer.update(row)
     return scorer
 
 
@@ -87,38 +81,50 @@ def test_files_of_a_test_set(tmp_path, is_v2):
 
 
 @pytest.mark.parametrize("is_joint", [True, False])
-def test_answers_are_those_that_are_scored(tmp_path, is_joint):
-    """The answer of the graph against the original's decoding, in windows."""
+def test_served_answers_are_those_of_trials(tmp_path, is_joint):
+    """The graph against the original's decoding, in windows of random states."""
     train = squad(question(answers=[], is_impossible=True))
     more = {"joint_prediction": is_joint, "answerable_classifier": is_joint}
     sizes = {"doc_stride": 4, "n_best_size": 6, "beam_size": 6, "max_answer_length": 4}
     more |= sizes | {"has_impossible": True, "max_seq_length": 16}
-    task = task_on(tmp_path, train, **more)
-    rng, answers = np.random.default_rng(3), set()
-    for number in range(40):
-        context = " ".join(rng.choice(["the", "dogs", "é", "ran."], number % 20))
-        fields = {"question": "who ?"[: 5 - number % 6], "context": context}
+    task, rng = task_on(tmp_path, train, **more), np.random.default_rng(3)
+    head = TaskHead(ModelConfig(hidden_size=8), task.head, name="qa")
+    head.build()
+    for variable in head.trainable_variables:
+        variable.assign(rng.normal(size=variable.shape))
+    states = tf.constant(rng.normal(size=(16, 99, 8)), tf.float32)
+
+    def compute(inputs):
+        length = tf.shape(inputs.ids)[1]
+        features = {"input_mask": inputs.mask, "segment_ids": inputs.type_ids}
+        at = tf.range(length)[None] + tf.zeros_like(inputs.ids)
+        hidden = tf.gather_nd(states, tf.stack([at, inputs.ids], -1))
+        return head.outputs(hidden, features)
+
+    words = ["the", "dogs", "é", "ran."]
+    contexts = [" ".join(rng.choice(words, n % 20)) for n in range(40)]
+    questions = ["who ?"[: 5 - n % 6] for n in range(40)]
+    tokenizer = TFTokenizer(task.tokenizer.vocab, *task.tokenizer.config)
+    served = qa_graph.answers(task, tokenizer, compute, questions, contexts)
+    served = {name: value.numpy() for name, value in served.items()}
+    for number, context in enumerate(contexts):
+        fields = {"question": questions[number], "context": context}
         example, rows = task.input_example(number, fields), []
-        for _ in task.featurize(example, False):
-            length = 16 - int(rng.integers(11))  # of the batch that the window is in
-            names = ("start_logits", "end_logits")
-            row = {name: rng.normal(size=length) for name in names}
-            row |= {"answerable_logit": rng.normal()}
-            if is_joint:
-                row["start_top_log_probs"] = rng.normal(size=6)
-                row["end_top_log_probs"] = rng.normal(size=(6, 6))
-                row["start_top_index"] = rng.permutation(16)[:6]
-                row["end_top_index"] = rng.permuted([[*range(16)]] * 6, axis=1)[:, :6]
-            rows.append(with_spans(task, row))
-        expected = qa_answers.decode(task, example, rows)
+        for features in task.featurize(example, False):
+            ids, types = features["input_ids"], features["segment_ids"]
+            row = EncoderInputs(*map(tf.constant, ([ids], [[1] * len(ids)], [types])))
+            found = qa_graph.outputs(task.config, compute, row)
+            rows.append({name: value[0].numpy() for name, value in found.items()})
         found = task.prediction(example, rows)
-        text = expected.best.text if expected.best.tokens else ""
-        answers.add(text)
-        assert found["answer"] == text
-        assert found["start"] is None or context[found["start"] :].startswith(text)
-        assert found["score"] == pytest.approx(expected.best.score, abs=1e-5)
-        assert found["null_odds"] == pytest.approx(expected.null_odds, abs=1e-5)
-    assert "" in answers and len(answers) > 20
+        assert found["answer"] == served["answer"][number].decode()
+        for name in ("score", "probability", "null_odds"):
+            expected = pytest.approx(served[name][number], rel=1e-4, abs=1e-4)
+            assert found[name] == expected
+        start, end = found["start"], found["end"]
+        places = [served[name][number] for name in ("start", "end")]
+        assert places == ([-1, -1] if start is None else [start, end])
+        assert context[start:end] == found["answer"] or start is None
+    assert b"" in served["answer"] and len({*served["answer"]}) > 15
 
 
 def test_unusable_questions_are_named(tmp_path):
@@ -147,10 +153,6 @@ def test_question_that_leaves_no_room(tmp_path):
         refused(lambda m=more: task_on(tmp_path, squad(question()), **m), word)
     task = task_on(tmp_path, squad(question(text="who ? " * 20)), max_query_length=12)
     assert len(list(task.featurize(task.read("train")[0], True))) == 8
-    settings = types.SimpleNamespace(max_seq_length=16, max_query_length=16)
-    settings.doc_stride, settings.joint_prediction, settings.beam_size = 4, True, 5
-    ids = tf.ragged.constant([[1] * 20])
-    refused(lambda: windows_on(ids, ids, settings), "max_query_length 16")
 
 
 # Contexts with answers, and how text is to be read. Thai and Chinese have no spaces.

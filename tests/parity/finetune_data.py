@@ -22,8 +22,8 @@ import numpy as np
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.finetune import classification, qa, qa_answers, tagging
+from electra_tf.finetune.conll import tags_of
 from electra_tf.finetune.registry import make_tasks
-from electra_tf.finetune.tag_schemes import tags_of
 from electra_tf.finetune.task import truncate_pair
 from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import Vocabulary
