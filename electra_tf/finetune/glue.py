@@ -12,15 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from electra_tf.errors import UserError
+from electra_tf.finetune import inputs
 from electra_tf.finetune.classification import InputExample, TextTask
-from electra_tf.finetune.inputs import (
-    Columns,
-    Rows,
-    Source,
-    parquet_name,
-    shown,
-    text_fields,
-)
+from electra_tf.finetune.inputs import Columns, parquet_name, shown, text_fields
 from electra_tf.finetune.task import plain, rounded
 from electra_tf.storage.files import atomic_write
 
@@ -110,7 +104,7 @@ class GlueTask(TextTask):
         if path.suffix == ".parquet":
             yield from self._table_rows(path, split)
             return
-        lines = [*Source.of(path).lines]
+        lines = [*inputs.Source.of(path).lines]
         has_header = self.glue.has_header or is_test
         if has_header and lines and not is_test:
             self._check_header(path, lines[0])
@@ -139,7 +133,7 @@ class GlueTask(TextTask):
         self, path: Path, split: str
     ) -> Iterator[tuple[str, int, dict[str, Any], str]]:
         """As `rows`, in the order of the table."""
-        table, columns = Rows(str(path)), self.glue.columns[-1]
+        table, columns = inputs.Rows(str(path)), self.glue.columns[-1]
         names = table.classes.get("label") or _CLASSES.get(self.name, ())
         is_test = split in self.glue.submission
         for number, row in enumerate(table):

@@ -95,6 +95,7 @@ def test_columns_of_conll_u(tmp_path):
         (lines(["", *WORDS[1:]], TAGS), {}, ["line 1", "empty word"]),
         (lines(WORDS, [1, 2, 0, 0, 3]), {}, ["tag_names", "0, 1, 2, 3"]),
         (lines(WORDS, POS), {}, ['"plain"', "Rewrite"]),
+        ("O the\nB-X dog\n", {"words": 2}, ["has words, but no tags"]),
         (lines(WORDS, TAGS).replace("O", "0"), {}, ["the tag '0' is not O"]),
     ],
 )
@@ -130,12 +131,6 @@ def test_two_lists_of_tags_are_refused(tmp_path):
         own_tasks(tmp_path, files, "tagging")
     [task] = own_tasks(tmp_path, files, "tagging", tags="ner_tags")
     assert task.labels == ["O"]
-
-
-def test_training_file_without_tags_is_refused(tmp_path):
-    files, keys = {"train.txt": "O the\nB-X dog\n"}, {"words": 2}
-    with pytest.raises(UserError, match=r"train.txt has words, but no tags"):
-        own_tasks(tmp_path, files, "tagging", keys=keys)
 
 
 def test_tables_in_csv_are_refused(tmp_path):

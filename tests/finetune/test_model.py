@@ -21,7 +21,7 @@ from electra_tf.finetune.model import (
 )
 from electra_tf.finetune.qa import SpanHead
 from electra_tf.model.layers import gelu
-from electra_tf.train.optimization import LayerwiseDecay, create_finetuning_optimizer
+from electra_tf.train.optimization import create_finetuning_optimizer
 from electra_tf.train.step import TrainState
 
 SHAPE = ModelConfig(
@@ -300,8 +300,6 @@ def test_config_reaches_heads_and_rates():
     factor = create_finetuning_optimizer(config, 10).layer_factor
     assert factor("electra/encoder/layer_1/x") == pytest.approx(0.8)
     assert factor("electra/embeddings/x") == pytest.approx(0.8**3)
-    original = LayerwiseDecay(0.8, 2)
-    assert original("electra/encoder/layer_1/x") == pytest.approx(0.8**2)
     flat = FinetuningConfig.from_hparams("D", "m", {"layerwise_lr_decay": 0})
     assert create_finetuning_optimizer(flat, 10).layer_factor is None
 

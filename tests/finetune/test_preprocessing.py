@@ -10,6 +10,7 @@ from electra_tf.errors import UserError
 from electra_tf.finetune import preprocessing, trial
 from electra_tf.finetune.results import TrialResult
 from electra_tf.storage.manifest import verify_folder
+from electra_tf.text.vocabulary import TokenizerConfig
 from tests.helpers.own_task import own_tasks, write_files
 
 FILES = {"train.csv": "a,b\ndog,x\ncat,y\n", "dev.csv": "a,b\nran,x\n"}
@@ -93,10 +94,28 @@ def test_features_depend_on_the_content_of_files_alone(tmp_path):
     assert dev_features(other).digest != before.digest
 
 
-def test_features_of_an_earlier_reader_are_rebuilt(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"max_seq_length": 10},
+        {"words": ["the", "dog", "ran", "paris"]},
+        {"text": TokenizerConfig(True, strip_accents=False)},
+        {"files": FILES | {"dev.csv": "a,b\nran,y\n"}},
+        {},
+    ],
+)
+def test_features_are_rebuilt_for_all_that_they_depend_on(
+    tmp_path, monkeypatch, changed
+):
     before = dev_features(own_tasks(tmp_path, FILES))
-    monkeypatch.setattr(preprocessing, "FORMAT", preprocessing.FORMAT + 1)
-    assert dev_features(own_tasks(tmp_path, FILES)).digest != before.digest
+    [path] = (tmp_path / "models/m/finetuning_tfrecords").glob("*/dev_*/input_ids.npy")
+    written = path.stat().st_mtime_ns
+    assert dev_features(own_tasks(tmp_path, FILES)).digest == before.digest
+    assert path.stat().st_mtime_ns == written
+    if not changed:  # but the program
+        monkeypatch.setattr(preprocessing, "FORMAT", preprocessing.FORMAT + 1)
+    tasks = own_tasks(tmp_path, **{"files": FILES} | changed)
+    assert dev_features(tasks).digest != before.digest
 
 
 def test_predictions_for_another_test_set_do_not_count(tmp_path):

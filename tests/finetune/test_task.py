@@ -13,7 +13,6 @@ import pytest
 from electra_tf.finetune import batches, inputs, preprocessing
 from electra_tf.finetune.multilabel import FlagsHead
 from electra_tf.finetune.task import write_tasks
-from electra_tf.text.tokenization import Tokenizer
 from tests.helpers.own_task import own_tasks, with_answer, write_files
 from tests.helpers.runs import refused
 
@@ -98,26 +97,6 @@ def test_features_depend_on_the_scale_of_the_training_scores(tmp_path):
         row = with_answer(tasks[0], {"logits": [0.25]})
         example = tasks[0].read("dev")[0]
         assert tasks[0].prediction(example, [row]) == {"value": highest / 4}
-
-
-def test_features_are_rebuilt_for_other_data_or_hparams(tmp_path):
-    tasks = cola(tmp_path)
-    config = tasks[0].config
-
-    def digest(tasks):
-        return preprocessing.features(tasks[0].config, tasks, "train", True).digest
-
-    first = digest(tasks)
-    folder = tmp_path / "models" / "m" / "finetuning_tfrecords" / "cola_tfrecords"
-    [made] = folder.iterdir()
-    before = (made / "input_ids.npy").stat().st_mtime_ns
-    assert digest(cola(tmp_path)) == first
-    assert (made / "input_ids.npy").stat().st_mtime_ns == before
-    assert digest(cola(tmp_path, max_seq_length=10)) != first
-    assert digest(cola(tmp_path, 11)) != first
-    words = [word.replace("paris", "london") for word in WORDS]
-    assert digest(cola(tmp_path, words=words)) != first
-    assert config.use_tfrecords_if_existing
 
 
 def test_batches_hold_every_example_once(tmp_path):
@@ -216,18 +195,6 @@ def test_scores_are_learnt_on_the_given_scale(tmp_path):
     [task] = own_tasks(tmp_path, files, "regression", **scale)
     targets = [next(task.featurize(e, False))["targets"] for e in task.read("dev")]
     assert targets == [0.05, 0.5]
-
-
-def test_features_depend_on_strip_accents(tmp_path):
-    digests = []
-    for strip in (True, False):
-        [task] = own_tasks(tmp_path, {"train.csv": CLASSES})
-        vocab = task.tokenizer.vocab
-        task.tokenizer = Tokenizer(vocab, True, strip)
-        store = preprocessing.features(task.config, [task], "train", True)
-        facts = preprocessing.data_facts(task.config, [task])
-        digests.append((store.digest, facts["mine"]["train"]))
-    assert digests[0][0] != digests[1][0] and digests[0][1] != digests[1][1]
 
 
 def test_f1_of_three_classes_of_which_two_are_seen(tmp_path):
