@@ -16,18 +16,6 @@ import numpy as np
 from electra_tf.errors import UserError
 from electra_tf.finetune import inputs, task
 from electra_tf.finetune.inputs import Columns, Row, shown
-from electra_tf.finetune.task import (
-    COLUMN,
-    DELIMITER,
-    NUMBER,
-    FeatureSpec,
-    Head,
-    Key,
-    Scorer,
-    Task,
-    TaskType,
-    cross_entropy,
-)
 
 METRICS = ("accuracy", "mcc", "f1")
 
@@ -42,7 +30,7 @@ class InputExample(NamedTuple):
     id: Any = None  # the user's own
 
 
-class ClassificationScorer(Scorer):
+class ClassificationScorer(task.Scorer):
     """Accuracy, Matthews' correlation or F1, by scikit-learn.
 
     F1 is that of the second of two classes; of more classes, the mean over them.
@@ -77,7 +65,7 @@ class ClassificationScorer(Scorer):
         return task.class_details(*names)
 
 
-class RegressionScorer(Scorer):
+class RegressionScorer(task.Scorer):
     """Correlations and the mean squared error.
 
     A correlation is 0 for constant predictions, and nan for constant targets or one
@@ -105,7 +93,7 @@ def _classes(label: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 @dataclasses.dataclass(frozen=True)
-class ScoresHead(Head):
+class ScoresHead(task.Head):
     """A number for each output, from the state at [CLS]; dropout before it.
 
     Attributes:
@@ -238,7 +226,7 @@ class ClassHead(LabelsHead):
 
         labels = features["label_ids"]
         smoothing = self.label_smoothing * training
-        losses = cross_entropy(labels, outputs["logits"], smoothing)
+        losses = task.cross_entropy(labels, outputs["logits"], smoothing)
         if training and self.class_weights:
             losses *= tf.gather(tf.constant(self.class_weights), labels)
         return losses
@@ -300,7 +288,7 @@ class NumberHead(ScoresHead):
         return {"value": task.rounded(row["value"])}
 
 
-class TextTask(Task):
+class TextTask(task.Task):
     """One or two texts, and a class or a number between `lowest` and `highest`.
 
     Labels, and by default the scale, are those of the training file.
@@ -368,7 +356,7 @@ class TextTask(Task):
         return self.metrics[0] if self.labels else "pearson"
 
     @property
-    def head(self) -> Head:
+    def head(self) -> task.Head:
         """One output per class, or one."""
         if not self.labels:
             return NumberHead()
@@ -428,10 +416,10 @@ class TextTask(Task):
         what = f"the score is {label}; it must be {lowest:g} to {highest:g}"
         return None if lowest <= value <= highest else what
 
-    def feature_specs(self) -> tuple[FeatureSpec, ...]:
+    def feature_specs(self) -> tuple[task.FeatureSpec, ...]:
         """label_ids or targets, and eid."""
         name, dtype = ("label_ids", "int32") if self.labels else ("targets", "float32")
-        return (FeatureSpec(name, (), dtype), FeatureSpec("eid", (), "int32"))
+        return (task.FeatureSpec(name, (), dtype), task.FeatureSpec("eid", (), "int32"))
 
     def featurize(self, example: InputExample, is_training: bool) -> Iterator[Row]:
         """[CLS] a [SEP] b [SEP], the longer text cut first; numbers become 0 to 1."""
@@ -451,7 +439,7 @@ class TextTask(Task):
         """Those of its label."""
         return _classes(example.label) if self.labels else ()
 
-    def scorer(self, split: str) -> Scorer:
+    def scorer(self, split: str) -> task.Scorer:
         """By the task's metric."""
         if self.labels:
             return ClassificationScorer(*self.metrics, labels=self.labels)
@@ -565,21 +553,21 @@ def _is_weight(value: Any) -> bool:
     return type(value) in (int, float) and 0 <= value < math.inf
 
 
-TEXTS = {"text_a": COLUMN.needed, "text_b": COLUMN, "label": COLUMN.needed}
-TEXTS |= {"id": COLUMN, "delimiter": DELIMITER}
-WEIGHTS = Key(
+TEXTS = {"text_a": task.COLUMN.needed, "label": task.COLUMN.needed}
+TEXTS |= {"text_b": task.COLUMN, "id": task.COLUMN, "delimiter": task.DELIMITER}
+WEIGHTS = task.Key(
     lambda x: x == "balanced" or type(x) is dict and all(map(_is_weight, x.values())),
     '"balanced", or an object class -> number of at least 0',
 )
-_METRIC = Key(
+_METRIC = task.Key(
     lambda x: x and {*map(str, x if isinstance(x, list) else [x])} <= {*METRICS},
     f"one of {', '.join(METRICS)}, or a list of them, the main one first",
 )
 TYPES = {
-    "classification": TaskType(
+    "classification": task.TaskType(
         TextTask, ClassHead, TEXTS | {"metric": _METRIC, "class_weights": WEIGHTS}
     ),
-    "regression": TaskType(
-        TextTask, NumberHead, TEXTS | {"lowest": NUMBER, "highest": NUMBER}
+    "regression": task.TaskType(
+        TextTask, NumberHead, TEXTS | {"lowest": task.NUMBER, "highest": task.NUMBER}
     ),
 }

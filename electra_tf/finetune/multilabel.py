@@ -13,24 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from electra_tf.finetune import task
-from electra_tf.finetune.classification import (
-    PRINTED,
-    TEXTS,
-    WEIGHTS,
-    LabelsHead,
-    TextTask,
-)
+from electra_tf.finetune import classification, task
+from electra_tf.finetune.classification import PRINTED, TEXTS, LabelsHead, TextTask
 from electra_tf.finetune.inputs import Row, shown
-from electra_tf.finetune.task import (
-    NAMES,
-    FeatureSpec,
-    Head,
-    Key,
-    Scorer,
-    TaskType,
-    of_types,
-)
 
 _FLAGS = {"0": False, "0.0": False, "False": False, "false": False}
 _FLAGS |= {"1": True, "1.0": True, "True": True, "true": True}
@@ -72,7 +57,7 @@ class FlagsHead(LabelsHead):
         return tf.reduce_mean(losses, axis=-1)
 
 
-class MultilabelScorer(Scorer):
+class MultilabelScorer(task.Scorer):
     """F1 over all decisions (micro) and over classes (macro), and whole matches."""
 
     def __init__(self, labels: tuple[str, ...]):
@@ -110,14 +95,14 @@ class MultilabelTask(TextTask):
     main_metric = "f1"
 
     @property
-    def head(self) -> Head:
+    def head(self) -> task.Head:
         """One output per class."""
         return FlagsHead(len(self.labels), class_weights=self.class_weights)
 
-    def feature_specs(self) -> tuple[FeatureSpec, ...]:
+    def feature_specs(self) -> tuple[task.FeatureSpec, ...]:
         """label_flags and eid."""
-        flags = FeatureSpec("label_flags", (len(self.labels),), "float32")
-        return flags, FeatureSpec("eid", (), "int32")
+        flags = task.FeatureSpec("label_flags", (len(self.labels),), "float32")
+        return flags, task.FeatureSpec("eid", (), "int32")
 
     def label_of(self, row: Row) -> tuple[str, ...]:
         """The labels of a row; ValueError for cells of another type."""
@@ -166,15 +151,15 @@ class MultilabelTask(TextTask):
         """The features of the right answer."""
         return {"label_flags": [float(name in example.label) for name in self.labels]}
 
-    def scorer(self, split: str) -> Scorer:
+    def scorer(self, split: str) -> task.Scorer:
         """By F1."""
         return MultilabelScorer(self.labels)
 
 
-_LABELS = of_types("a column, or a list of one a class", str, int, list).needed
-_SEPARATOR = Key(
+_LABELS = task.of_types("a column, or a list of one a class", str, int, list).needed
+_SEPARATOR = task.Key(
     lambda x: type(x) is str and x != "", "the sign between labels, such as ,"
 )
 _KEYS = {"label": _LABELS, "separator": _SEPARATOR}
-_KEYS |= {"label_names": NAMES, "class_weights": WEIGHTS}
-TYPES = {"multilabel": TaskType(MultilabelTask, FlagsHead, TEXTS | _KEYS)}
+_KEYS |= {"label_names": task.NAMES, "class_weights": classification.WEIGHTS}
+TYPES = {"multilabel": task.TaskType(MultilabelTask, FlagsHead, TEXTS | _KEYS)}

@@ -23,16 +23,6 @@ from electra_tf.errors import UserError
 from electra_tf.finetune import inputs, task
 from electra_tf.finetune.classification import ClassificationScorer, ScoresHead
 from electra_tf.finetune.inputs import Columns, Input, Row, refuse, shown
-from electra_tf.finetune.task import (
-    COLUMN,
-    DELIMITER,
-    FeatureSpec,
-    Scorer,
-    Task,
-    TaskType,
-    cross_entropy,
-    of_types,
-)
 
 _ABSENT = -1e9  # the score of a choice that is not there
 
@@ -102,7 +92,7 @@ class ChoiceHead(ScoresHead):
 
     def loss(self, outputs, features, training):
         """Needs label_ids, int32 [B]."""
-        return cross_entropy(features["label_ids"], outputs["logits"])
+        return task.cross_entropy(features["label_ids"], outputs["logits"])
 
     def answer(self, task, outputs):
         """label int32 [B] and probabilities float32 [B, C]."""
@@ -150,7 +140,7 @@ class ChoiceHead(ScoresHead):
         return {"label": label, "choice": choices[label], "probabilities": shares}
 
 
-class MultipleChoiceTask(Task):
+class MultipleChoiceTask(task.Task):
     """A text and several choices, one of which is right."""
 
     main_metric = "accuracy"
@@ -198,9 +188,10 @@ class MultipleChoiceTask(Task):
         text, choices = fields["text"], fields["choices"]
         return ChoiceExample(number, text, choices, label, fields.get("id"))
 
-    def feature_specs(self) -> tuple[FeatureSpec, ...]:
+    def feature_specs(self) -> tuple[task.FeatureSpec, ...]:
         """label_ids and eid."""
-        return FeatureSpec("label_ids", (), "int32"), FeatureSpec("eid", (), "int32")
+        names = "label_ids", "eid"
+        return tuple(task.FeatureSpec(name, (), "int32") for name in names)
 
     def featurize(self, example: ChoiceExample, is_training: bool) -> Iterator[dict]:
         """[CLS] text [SEP] choice [SEP] for each choice, the longer one cut first."""
@@ -214,7 +205,7 @@ class MultipleChoiceTask(Task):
             "eid": example.eid,
         }
 
-    def scorer(self, split: str) -> Scorer:
+    def scorer(self, split: str) -> task.Scorer:
         """By accuracy."""
         return ClassificationScorer("accuracy")
 
@@ -236,10 +227,7 @@ def _number(label: Any, choices: list[str]) -> int:
     return named.pop()
 
 
-_CHOICES = of_types("a list of columns, or a column with a list", list, str).needed
-_KEYS = {"text_a": COLUMN.needed, "choices": _CHOICES, "label": COLUMN.needed}
-TYPES = {
-    "multiple_choice": TaskType(
-        MultipleChoiceTask, ChoiceHead, _KEYS | {"id": COLUMN, "delimiter": DELIMITER}
-    )
-}
+_CHOICES = task.of_types("a list of columns, or a column with a list", list, str).needed
+_KEYS = dict.fromkeys(("text_a", "label"), task.COLUMN.needed) | {"choices": _CHOICES}
+_KEYS |= {"id": task.COLUMN, "delimiter": task.DELIMITER}
+TYPES = {"multiple_choice": task.TaskType(MultipleChoiceTask, ChoiceHead, _KEYS)}

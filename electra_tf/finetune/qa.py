@@ -19,20 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from electra_tf.errors import JSON_ERRORS, UserError
-from electra_tf.finetune import inputs, qa_answers
+from electra_tf.finetune import inputs, qa_answers, task
 from electra_tf.finetune.inputs import Input, Source, refuse, shown
 from electra_tf.finetune.qa_answers import QAScorer
-from electra_tf.finetune.task import (
-    DELIMITER,
-    FLAG,
-    FeatureSpec,
-    Head,
-    Key,
-    Task,
-    TaskType,
-    cross_entropy,
-    rounded,
-)
 from electra_tf.storage.files import atomic_write
 from electra_tf.text import tokenization
 from electra_tf.text.unicode_classes import is_unspaced
@@ -153,13 +142,9 @@ class QAExample(NamedTuple):
     question_id: str
     question: str
     context: str
-    words: list[str]
-    starts: list[int]  # the first character of each word
-    start: int | None = None  # the answer's first word; None without an answer
-    end: int | None = None
     answer: str = ""
+    first: int = 0  # its first character in the context
     is_impossible: bool = False
-    first: int = 0  # the answer's first character in the context
     answers: tuple[str, ...] = ()  # all right ones, to score by
 
 
@@ -167,6 +152,7 @@ class _Document(NamedTuple):
     """A context in tokens."""
 
     words: list[str]
+    starts: list[int]  # the first character of each word
     tokens: np.ndarray
     splits: np.ndarray  # where each word's tokens begin, and an end
     offsets: list[tuple[int, int]]  # each token's first character, and its end
@@ -182,16 +168,12 @@ def split_words(text: str) -> tuple[list[str], list[int]]:
     return [word[0] for word in found], [word.start() for word in found]
 
 
-# All questions on a text share its words.
-_words_of = functools.lru_cache(maxsize=1)(split_words)
-
-
 # Width of the layers in the head, whatever the encoder's width.
 HIDDEN_SIZE = 512
 
 
 @dataclasses.dataclass(frozen=True)
-class SpanHead(Head):
+class SpanHead(task.Head):
     """Where the answer starts and ends, and whether there is one.
 
     With `joint_prediction` the end is predicted from the start: in training from the
@@ -228,7 +210,7 @@ class SpanHead(Head):
         """The answer, its place, None without one, and its scores."""
         found = {name: row[name] for name in ("answer", "start", "end")}
         numbers = [n for n in ("score", "probability", "null_odds") if n in row]
-        found |= {name: rounded(row[name]) for name in numbers}
+        found |= {name: task.rounded(row[name]) for name in numbers}
         if row["start"] < 0:
             found |= {"start": None, "end": None, "score": 0.0}
         if "null_odds" in row:
@@ -266,9 +248,10 @@ class SpanHead(Head):
         """Needs start_positions, end_positions and is_impossible, int32 [B]."""
         import tensorflow as tf
 
-        of_start = cross_entropy(features["start_positions"], outputs["start_logits"])
-        of_end = cross_entropy(features["end_positions"], outputs["end_logits"])
-        losses = (of_start + of_end) / 2
+        losses = 0.0
+        for name in ("start", "end"):
+            right, logits = features[f"{name}_positions"], outputs[f"{name}_logits"]
+            losses += task.cross_entropy(right, logits) / 2
         if self.answerable_classifier:
             labels = tf.cast(features["is_impossible"], tf.float32)
             logits = outputs["answerable_logit"]
@@ -293,7 +276,7 @@ class SpanHead(Head):
         return qa_graph.outputs(task.config, compute, inputs)
 
 
-class QATask(Task):
+class QATask(task.Task):
     """A set of questions with answers that stand in a text.
 
     Attributes:
@@ -311,7 +294,8 @@ class QATask(Task):
         self.score_by = self.description.get("score_by", "words")
         by_words = self.score_by == "words"
         self.main_metric = "f1" if by_words else qa_answers.CHARACTER_F1
-        self._last: _Document | None = None
+        # Questions on a text follow one another.
+        self.document = functools.lru_cache(1)(self._document)
         # Most words of a language are rare, but most words of a text are not.
         cached = functools.lru_cache(1 << 16)
         self._places = cached(lambda word: self.tokenizer.encode_with_offsets(word)[1])
@@ -326,7 +310,7 @@ class QATask(Task):
             )
 
     @property
-    def head(self) -> Head:
+    def head(self) -> task.Head:
         """Its settings are hparams."""
         return SpanHead.stored(self.labels, self.config)
 
@@ -414,9 +398,7 @@ class QATask(Task):
                 f"the answer {text[:40]!r} is not at its answer_start {start}, where "
                 f"{at!r} stands, and is there {base.context.count(text)} times"
             )
-        last = min(first + len(text), len(base.context)) - 1
-        begin, end = (bisect.bisect_right(base.starts, x) - 1 for x in (first, last))
-        return base._replace(start=begin, end=end, answer=text, first=first)
+        return base._replace(answer=text, first=first)
 
     def _place(self, context: str, text: str, start: int | None) -> int | None:
         """Where an answer stands in its context; None: elsewhere than it says.
@@ -439,14 +421,14 @@ class QATask(Task):
         is_same = any(self.tokenizer.basic_tokenize(cut) == words for cut in cuts)
         return at if words and is_same else None
 
-    def feature_specs(self) -> tuple[FeatureSpec, ...]:
+    def feature_specs(self) -> tuple[task.FeatureSpec, ...]:
         """Where the answer is; in evaluation all 0."""
         names = ("eid", "start_positions", "end_positions", "is_impossible")
-        return tuple(FeatureSpec(name, (), "int32") for name in names)
+        return tuple(task.FeatureSpec(name, (), "int32") for name in names)
 
     def featurize(self, example: QAExample, is_training: bool):
         """[CLS] question [SEP] window [SEP] for each window."""
-        query, document = self._query(example), self._document(example)
+        query, document = self._query(example), self.document(example.context)
         answer = self._answer_tokens(example, document) if is_training else None
         for number, (places, shift) in enumerate(self.windows(example)):
             start = end = 0
@@ -464,35 +446,35 @@ class QATask(Task):
         """The tokens of the question."""
         return self.tokenizer.encode(example.question)[: self.config.max_query_length]
 
-    def _document(self, example: QAExample) -> _Document:
-        """The context in tokens; the last one is kept, for its other questions."""
-        words = example.words
-        if self._last is None or self._last.words is not words:
-            tokens, splits = self.tokenizer.tokenize_lines(words)
-            offsets = [
-                (start + first, start + end)
-                for word, start in zip(words, example.starts, strict=True)
-                for first, end in self._places(word)
-            ]
-            self._last = _Document(words, tokens, splits, offsets)
-        return self._last
+    def _document(self, context: str) -> _Document:
+        words, starts = split_words(context)
+        tokens, splits = self.tokenizer.tokenize_lines(words)
+        offsets = [
+            (start + first, start + end)
+            for word, start in zip(words, starts, strict=True)
+            for first, end in self._places(word)
+        ]
+        return _Document(words, starts, tokens, splits, offsets)
 
     def _answer_tokens(self, example, document) -> tuple[int, int] | None:
         if example.is_impossible:
             return None
+        begin, end = example.first, example.first + len(example.answer)
         if self.answer_text == "offsets":
-            begin, end = example.first, example.first + len(example.answer)
             places = enumerate(document.offsets)
             there = [k for k, (x, y) in places if x < end and y > begin]
             return (there[0], there[-1]) if there else None
-        splits = document.splits
-        start, end = int(splits[example.start]), int(splits[example.end + 1]) - 1
+        # The original searches the tokens of the answer's words.
+        ends = begin, min(end, len(example.context)) - 1
+        first, last = (bisect.bisect_right(document.starts, x) - 1 for x in ends)
+        start, end = int(document.splits[first]), int(document.splits[last + 1]) - 1
         answer = self.tokenizer.encode(example.answer)
         return qa_answers.improve_span(document.tokens, start, end, answer)
 
     def windows(self, example: QAExample) -> list[qa_answers.Window]:
         """The windows on an example's document."""
-        count, query = len(self._document(example).tokens), len(self._query(example))
+        count = len(self.document(example.context).tokens)
+        query = len(self._query(example))
         room = self.config.max_seq_length - query - 3
         stride = min(room, self.config.doc_stride)
         starts = range(0, max(count - room, 0) + stride, stride) if count else ()
@@ -509,16 +491,16 @@ class QATask(Task):
 
     def place_of(self, example: QAExample, first: int, last: int) -> tuple[int, int]:
         """Where a span of the document's tokens begins in the context and ends."""
-        offsets = self._document(example).offsets
+        offsets = self.document(example.context).offsets
         return offsets[first][0], offsets[last][1]
 
     def text_of(self, example: QAExample, first: int, last: int) -> str:
         """The text of the span from one token of the document to another."""
         if self.answer_text == "offsets":
             return example.context[slice(*self.place_of(example, first, last))]
-        document = self._document(example)
+        document = self.document(example.context)
         tokens = self.tokenizer.convert_ids_to_tokens(document.tokens[first : last + 1])
-        words = example.words[document.word_of(first) : document.word_of(last) + 1]
+        words = document.words[document.word_of(first) : document.word_of(last) + 1]
         return qa_answers.original_text(tokens, words, self.tokenizer.config)
 
     def scorer(self, split: str) -> QAScorer:
@@ -528,7 +510,7 @@ class QATask(Task):
     def input_example(self, number: int, fields: dict[str, Any]) -> QAExample:
         """Without answers."""
         name, context = str(fields.get("id", number)), fields["context"]
-        return QAExample(number, name, fields["question"], context, *_words_of(context))
+        return QAExample(number, name, fields["question"], context)
 
     def fields_of(self, example: QAExample) -> dict[str, Any]:
         """The id, the question and its text."""
@@ -563,6 +545,7 @@ class QATask(Task):
         return [*paths, *super().write_predictions(split, scorer, directory)]
 
 
-_SCORED_BY = Key(lambda x: x in ("words", "characters"), "words or characters")
-_KEYS = {"has_impossible": FLAG, "score_by": _SCORED_BY, "delimiter": DELIMITER}
-TYPES = {"qa": TaskType(QATask, SpanHead, _KEYS)}
+_SCORED_BY = task.Key(lambda x: x in ("words", "characters"), "words or characters")
+_KEYS = {"has_impossible": task.FLAG, "delimiter": task.DELIMITER}
+_KEYS |= {"score_by": _SCORED_BY}
+TYPES = {"qa": task.TaskType(QATask, SpanHead, _KEYS)}

@@ -20,17 +20,6 @@ from electra_tf.errors import UserError
 from electra_tf.finetune import conll, inputs, task
 from electra_tf.finetune.conll import PLAIN, Sentence, Span, tags_of
 from electra_tf.finetune.inputs import Source, shown
-from electra_tf.finetune.task import (
-    COLUMN,
-    NAMES,
-    TEXT,
-    FeatureSpec,
-    Head,
-    Scorer,
-    Task,
-    TaskType,
-    cross_entropy,
-)
 from electra_tf.storage.files import atomic_write
 
 _CUT_OFF = "(cut off)"  # in confusion matrices
@@ -52,7 +41,7 @@ def _num_words(row: dict[str, Any]) -> int:
     return int(np.sum(row["labels_mask"]).round())
 
 
-class SpanScorer(Scorer):
+class SpanScorer(task.Scorer):
     """Precision, recall and F1 of whole spans.
 
     Args:
@@ -122,7 +111,7 @@ class PlainTagScorer(SpanScorer):
 
 
 @dataclasses.dataclass(frozen=True)
-class TagHead(Head):
+class TagHead(task.Head):
     """A label for each word, from its first wordpiece; the loss sums over words.
 
     Without dropout, as in the original.
@@ -202,7 +191,7 @@ class TagHead(Head):
         import tensorflow as tf
 
         smoothing = self.label_smoothing * training
-        losses = cross_entropy(features["labels"], outputs["logits"], smoothing)
+        losses = task.cross_entropy(features["labels"], outputs["logits"], smoothing)
         return tf.reduce_sum(losses * features["labels_mask"], axis=-1)
 
     def answer(self, task, outputs):
@@ -269,7 +258,7 @@ class TagHead(Head):
         return {"logits": logits, "probabilities": tf.nn.softmax(logits)}
 
 
-class TaggingTask(Task):
+class TaggingTask(task.Task):
     """Tags for words, from lines of columns, or lists in JSON and Parquet.
 
     Attributes:
@@ -322,7 +311,7 @@ class TaggingTask(Task):
             self.remark("dev", f"class {name} is missing in the training file", 0)
 
     @property
-    def head(self) -> Head:
+    def head(self) -> task.Head:
         """One class per tag."""
         return TagHead(len(self.labels), self.config.label_smoothing)
 
@@ -436,13 +425,13 @@ class TaggingTask(Task):
 
     # Features and predictions.
 
-    def feature_specs(self) -> tuple[FeatureSpec, ...]:
+    def feature_specs(self) -> tuple[task.FeatureSpec, ...]:
         """Places and tags of words."""
         shape = (self.config.max_seq_length,)
         of_words = {"labels": "int32", "labels_mask": "float32"}
         of_words["labeled_positions"] = "int32"
-        found = (FeatureSpec(name, shape, kind) for name, kind in of_words.items())
-        return *found, FeatureSpec("eid", (), "int32")
+        found = (task.FeatureSpec(name, shape, kind) for name, kind in of_words.items())
+        return *found, task.FeatureSpec("eid", (), "int32")
 
     def featurize(self, example: TaggingExample, is_training: bool):
         """[CLS] words [SEP]; a word is tagged at its first wordpiece."""
@@ -482,7 +471,7 @@ class TaggingTask(Task):
         tags = example.tags or ()
         return tags if self.is_plain else [t[2:] for t in tags if t[:2] in ("B-", "S-")]
 
-    def scorer(self, split: str) -> Scorer:
+    def scorer(self, split: str) -> task.Scorer:
         """By spans, or word by word where tags are plain."""
         if self.is_original:
             return SpanScorer(self.labels)
@@ -563,5 +552,6 @@ def spans_of(tags: Sequence[str]) -> list[Span]:
     return conll.spans_in(tags, is_original=True)
 
 
-_KEYS = {"words": COLUMN, "tags": COLUMN, "id": COLUMN, "scheme": TEXT}
-TYPES = {"tagging": TaskType(TaggingTask, TagHead, _KEYS | {"tag_names": NAMES})}
+_KEYS = dict.fromkeys(("words", "tags", "id"), task.COLUMN)
+_KEYS |= {"scheme": task.TEXT, "tag_names": task.NAMES}
+TYPES = {"tagging": task.TaskType(TaggingTask, TagHead, _KEYS)}

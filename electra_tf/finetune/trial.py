@@ -24,13 +24,8 @@ from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.console import Console, Progress
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.finetune import batches, preprocessing
+from electra_tf.finetune import model as models
 from electra_tf.finetune import results as files
-from electra_tf.finetune.model import (
-    build_finetuning_model,
-    freeze,
-    load_encoder,
-    training_task,
-)
 from electra_tf.finetune.task import Scorer, Task, write_tasks
 from electra_tf.interop import readers
 from electra_tf.interop.checkpoint import FINETUNE, CheckpointInfo
@@ -208,12 +203,13 @@ def build(run: Run, trial: int, steps: int):
     """Model and optimizer with the trial's random weights: (task, state)."""
     keras.utils.set_random_seed(seed_of(run.config, trial))
     with run.placement.strategy.scope():
-        model = build_finetuning_model(run.config, {t.name: t.head for t in run.tasks})
+        heads = {task.name: task.head for task in run.tasks}
+        model = models.build_finetuning_model(run.config, heads)
         if run.config.freeze_layers is not None:
-            freeze(model, run.config.freeze_layers)
+            models.freeze(model, run.config.freeze_layers)
         optimizer = optimization.create_finetuning_optimizer(run.config, steps)
         state = training_step.TrainState(model, optimizer)
-    return training_task(model), state
+    return models.training_task(model), state
 
 
 def _load(run: Run, trial: int, source: CheckpointInfo | None):
@@ -276,7 +272,7 @@ def _train(run: Run, trial: int, mirror: Mirror):
         checkpoints.restore(saved, state.variables())
         console.log(f"Continuing from {checkpoints.prefix(saved.step)}.")
     elif run.source:
-        load_encoder(run.initial_tensors, state.weights())
+        models.load_encoder(run.initial_tensors, state.weights())
         console.log(f"Encoder's weights from {run.source.origin}; new heads.")
     else:
         console.log("All weights are random: init_checkpoint is null.")

@@ -312,7 +312,7 @@ def test_mrqa_as_it_is_distributed(tmp_path):
             (place / f"{split}.jsonl{ending}").unlink()
     assert found[0] == found[1]
     [[example], [dev]] = found[0]
-    assert (example.start, example.end, example.answer) == (1, 1, "dog")
+    assert (example.first, example.answer) == (4, "dog")
     assert dev.answers == ("dog", "a dog")
     [own] = own_tasks(tmp_path / "own", {"train.jsonl.gz": gzip.compress(text)}, "qa")
     assert [own.read("train"), own.read("dev")] == found[0]

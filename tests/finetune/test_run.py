@@ -233,11 +233,3 @@ def test_signal_ends_all_trials(data):
     assert ended.returncode == EXIT_PREEMPTED, ended.stdout
     assert "saved at step" in log.read_text()
     assert "Trial 3 begins" not in ended.stdout
-
-
-@pytest.mark.thorough
-def test_error_of_a_trial_is_reported(data):
-    wrong = HPARAMS | {"on_nonfinite": "stop", "learning_rate": 1e30}
-    done = finetune(data, "failing", wrong | {"num_trials": 2}, "--parallel=2")
-    assert done.returncode == 70, done.stdout
-    assert "ended with code 70: error: diverged at step" in done.stdout

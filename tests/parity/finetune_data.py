@@ -91,7 +91,8 @@ def _features(directory: str) -> Iterator[Row]:
             theirs = golden["features"]
             if isinstance(task, qa.QATask):
                 where = f"features/{split}/{number}/words"
-                yield equal(where, example.words, golden["doc_tokens"])
+                words = task.document(example.context).words
+                yield equal(where, words, golden["doc_tokens"])
                 for ours, window in zip(found, _windows(task, example), strict=True):
                     ids = ours["input_ids"]
                     ours["tokens"] = task.tokenizer.convert_ids_to_tokens(ids)
@@ -116,7 +117,7 @@ def _windows(task, example) -> Iterator[dict[str, Any]]:
 
     JSON has no whole numbers as keys.
     """
-    windows, document = task.windows(example), task._document(example)
+    windows, document = task.windows(example), task.document(example.context)
     shown = [window.places for window in windows]
     for number, (places, shift) in enumerate(windows):
         words = {str(p + shift): document.word_of(p) for p in places}
