@@ -200,9 +200,8 @@ def head_outputs(
             try:
                 # After a failure `map` cancels the rest.
                 for index, found in zip(parts, pool.map(compute, parts), strict=True):
-                    for name, array in found.items():
-                        for place, value in zip(index, array, strict=False):
-                            rows.setdefault(place, {})[name] = value
+                    for n, place in enumerate(index):
+                        rows[place] = {name: array[n] for name, array in found.items()}
                     done += 1
                     on_batch(done)
             except tf.errors.OpError as error:

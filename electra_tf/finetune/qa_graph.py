@@ -36,15 +36,6 @@ class Windows(NamedTuple):
     offset: tf.Tensor  # int32, where they begin in the packed sequence
 
 
-class _Spans(NamedTuple):
-    """Possible answers; [W, K] each, tokens of the packed window."""
-
-    score: tf.Tensor  # of start and end together
-    probability: tf.Tensor
-    start: tf.Tensor
-    end: tf.Tensor
-
-
 def head_outputs(head, dense, hidden, features, training) -> dict[str, tf.Tensor]:
     """The outputs of a `qa.SpanHead`; arguments as of `Head.outputs`."""
     possible = tf.cast(features["input_mask"] * features["segment_ids"], tf.float32)
@@ -146,22 +137,15 @@ def answers(task: Task, tokenizer, compute, question: tf.Tensor, context: tf.Ten
         least_length=_beam(config),
     )
     *spans, null = tf.split(values, [count] * 4 + [1], axis=1)
-    rows, tokens = tf.shape(context)[0], tf.size(document.ids.flat_values)
-    best = _best(_Spans(*spans), windows, tokens, rows, config)
-    found = _in_text(best, document, context)
+    found = _best(spans, windows, document, context, config)
     if not task.is_v2:
         return found
+    rows = tf.shape(context)[0]
     lowest = tf.math.unsorted_segment_min(null[:, 0], windows.row, rows)
     odds = lowest if config.answerable_classifier else lowest - found["score"]
     is_read = document.ids.row_lengths() > 0
     odds = tf.where(is_read, odds, qa_answers.SURELY_NONE)
     return found | {"null_odds": odds, "has_answer": odds <= config.qa_na_threshold}
-
-
-def _window_values(outputs: Mapping[str, tf.Tensor], config) -> tf.Tensor:
-    """The spans of windows and their scores of no answer: float32 [W, 4 K + 1]."""
-    spans = [*_spans(outputs, config), _null_score(outputs, config)[:, None]]
-    return tf.concat([tf.cast(x, tf.float32) for x in spans], 1)
 
 
 def outputs(config, compute, inputs: EncoderInputs) -> dict[str, tf.Tensor]:
@@ -206,8 +190,12 @@ def _beam(config) -> int:
     return config.beam_size if config.joint_prediction else config.n_best_size
 
 
-def _spans(outputs: Mapping[str, tf.Tensor], config) -> _Spans:
-    """The spans of the best starts with their (joint), or with the best, ends."""
+def _window_values(outputs: Mapping[str, tf.Tensor], config) -> tf.Tensor:
+    """The spans of windows and how little these answer: float32 [W, 4 K + 1].
+
+    Spans are of the best starts with their (joint), or with the best, ends: score (of
+    start and end together), probability, start and end (tokens of the packed window).
+    """
     if config.joint_prediction:
         best_starts = outputs["start_top_log_probs"], outputs["start_top_index"]
         best_ends = outputs["end_top_log_probs"], outputs["end_top_index"]
@@ -224,50 +212,60 @@ def _spans(outputs: Mapping[str, tf.Tensor], config) -> _Spans:
     start_score, start = (x[:, :, None] for x in best_starts)
     end_score, end = best_ends
     score = start_score + end_score
-    spans = score, tf.exp(score - log_total), start, end
-    spans = (tf.broadcast_to(x, tf.shape(score)) for x in spans)
-    return _Spans(*(tf.reshape(x, [-1, _beam(config) ** 2]) for x in spans))
-
-
-def _null_score(outputs: Mapping[str, tf.Tensor], config) -> tf.Tensor:
-    """[W]: how little a window answers the question."""
+    spans = (
+        tf.broadcast_to(tf.cast(x, tf.float32), tf.shape(score))
+        for x in (score, tf.exp(score - log_total), start, end)
+    )
+    values = [tf.reshape(x, [-1, _beam(config) ** 2]) for x in spans]
     if config.answerable_classifier:
-        return outputs["answerable_logit"]
-    return outputs["start_logits"][:, 0] + outputs["end_logits"][:, 0]
+        null = outputs["answerable_logit"]
+    else:
+        null = outputs["start_logits"][:, 0] + outputs["end_logits"][:, 0]
+    return tf.concat([*values, null[:, None]], 1)
 
 
-def _best(spans, windows: Windows, tokens, rows, config):
-    """(span [B]: token where it starts, where it ends, score, probability)."""
-    first = windows.first[:, None]
-    start = tf.cast(spans.start, tf.int32) - windows.offset[:, None]
-    end = tf.cast(spans.end, tf.int32) - windows.offset[:, None]
-    length = windows.length[:, None]
-    inside = (start >= 0) & (end < length) & (end >= start)
-    inside &= end - start < config.max_answer_length
+def _best(spans, windows: Windows, document, context, config) -> dict[str, tf.Tensor]:
+    """The best possible span for each question, as characters of its text.
+
+    Args:
+      spans: scores, probabilities, starts and ends of `_window_values`, [W, K] each.
+    """
+    scores, probabilities, *places = spans
+    rows, tokens = tf.shape(context)[0], tf.size(document.ids.flat_values)
+    first, length = windows.first[:, None], windows.length[:, None]
+    start, end = (tf.cast(x, tf.int32) - windows.offset[:, None] for x in places)
+    possible = (start >= 0) & (end < length) & (end >= start)
+    possible &= end - start < config.max_answer_length
     start_there = tf.clip_by_value(start, 0, length - 1)
-    possible = inside & _shows_most(windows, start_there, tokens)
-    score = tf.where(possible, spans.score, spans.score.dtype.min)
+    possible &= _shows_most(windows, start_there, tokens)
     # The first of the highest, in the order of windows and spans.
-    score = tf.reshape(score, [-1])
-    row = tf.repeat(windows.row, tf.shape(spans.score)[1])
+    score = tf.reshape(tf.where(possible, scores, scores.dtype.min), [-1])
+    row = tf.repeat(windows.row, tf.shape(scores)[1])
     highest = tf.math.unsorted_segment_max(score, row, rows)
     is_best = tf.reshape(possible, [-1]) & (score == tf.gather(highest, row))
-    place = tf.where(is_best, tf.range(tf.size(score)), tf.size(score))
-    place = tf.math.unsorted_segment_min(place, row, rows)
-    place = tf.minimum(place, tf.size(score))
-    found = place < tf.size(score)
+    count = tf.size(score)
+    place = tf.where(is_best, tf.range(count), count)
+    place = tf.minimum(tf.math.unsorted_segment_min(place, row, rows), count)
 
-    def taken(values):  # one more at the end, for rows without a span
-        flat = tf.reshape(values, [-1])
-        return tf.gather(tf.concat([flat, tf.zeros([1], flat.dtype)], 0), place)
+    def taken(values, otherwise):  # for rows without a span
+        values = tf.reshape(values, [-1])
+        values = tf.concat([values, tf.cast([otherwise], values.dtype)], 0)
+        return tf.gather(values, place)
 
-    return (
-        found,
-        taken(first + start),
-        taken(first + end),
-        taken(spans.score),
-        tf.where(found, taken(spans.probability), 1.0),  # as the only candidate's
-    )
+    def offsets(values, token):
+        values = tf.concat([values, [tf_tokenization.NO_OFFSET]], 0)
+        return tf.gather(values, taken(first + token, tokens))
+
+    start = offsets(document.starts.flat_values, start)
+    end = offsets(document.ends.flat_values, end)
+    cut = tf.maximum(start, 0), tf.maximum(end, 0)
+    return {
+        "answer": characters(context, tf.range(rows), *cut),
+        "start": start,
+        "end": end,
+        "score": taken(scores, 0.0),
+        "probability": taken(probabilities, 1.0),  # as the only candidate's
+    }
 
 
 def _shows_most(windows: Windows, place: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
@@ -289,22 +287,3 @@ def _shows_most(windows: Windows, place: tf.Tensor, tokens: tf.Tensor) -> tf.Ten
     at = tf.math.unsorted_segment_min(number, token, tokens)
     at = tf.gather(at, windows.first[:, None] + place)
     return at == tf.range(tf.size(windows.row))[:, None]
-
-
-def _in_text(best, document, context) -> dict[str, tf.Tensor]:
-    """The answer's characters."""
-    found, first, last, score, probability = best
-
-    def offsets(values, token):
-        flat = tf.concat([values, [0]], 0)
-        return tf.gather(flat, tf.where(found, token, tf.size(flat) - 1))
-
-    start = offsets(document.starts.flat_values, first)
-    end = offsets(document.ends.flat_values, last)
-    return {
-        "answer": characters(context, tf.range(tf.size(start)), start, end),
-        "start": tf.where(found, start, tf_tokenization.NO_OFFSET),
-        "end": tf.where(found, end, tf_tokenization.NO_OFFSET),
-        "score": score,
-        "probability": probability,
-    }
