@@ -387,11 +387,6 @@ class TextTask(task.Task):
         examples, labels = self.read("train"), self.labels
         named = (name for e in examples for name in _classes(e.label))
         counts, total = collections.Counter(named), len(examples)
-        if missing := next((label for label in labels if not counts[label]), None):
-            raise UserError(
-                f"task {self.name}: class_weights is 'balanced', and there is no "
-                f"training example of {missing}."
-            )
         if isinstance(examples[0].label, str):
             return [total / (len(labels) * counts[label]) for label in labels]
         return [max(total - counts[x], 1) / counts[x] for x in labels]
@@ -469,9 +464,9 @@ class TextTask(task.Task):
 
     def check(self) -> None:
         """Classes or numbers to tell apart."""
-        _ = self._has_classes and self.class_weights  # which may be wrong
         if self.description and (problem := next(self._problems(), None)):
             raise UserError(f"task {self.name}: {problem}")
+        _ = self._has_classes and self.class_weights  # which may be wrong
 
     def _problems(self) -> Iterator[str]:
         train, labels = self.path("train"), self.labels

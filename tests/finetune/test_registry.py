@@ -48,6 +48,7 @@ def test_weights_are_in_the_order_of_the_labels(tmp_path):
         assert weights(tmp_path, given) == expected
         assert weights(tmp_path, given, do_train=False) is None
     assert weights(tmp_path, "balanced", SEVERAL, "multilabel") == [1 / 3, 3.0]
+    refused(lambda: weights(tmp_path, "balanced", "a\tb\n"), "0 labels")
 
 
 @pytest.mark.parametrize(
