@@ -33,7 +33,6 @@ _KEYED = re.compile(
     r"#+ ?[\w.:-]+ = |#+ ?(newdoc|newpar|begin document|end document)\b"
 )
 _RANGE = re.compile(r"\d+[-.]\d+")  # CoNLL-U: several words in one, an empty word
-_SPAN = re.compile(r"[BIESLUMW][-_](.+)|(.+)[-_][BIESLUMW]", re.DOTALL)
 
 
 class Sentence(NamedTuple):
@@ -130,7 +129,7 @@ def layout_of(
     named: if the first one counts the words, or two could be that of the tags.
     """
     first = next((cells_of(x) for x in lines if not x.startswith("#")), [])
-    has_header = any(isinstance(c, str) and c in first for c in (words, tags))
+    has_header = not {words, tags}.isdisjoint(first)
     lines = lines[has_header:]
     width = width_of(lines)
 
@@ -174,8 +173,8 @@ def layout_of(
 
 def _classes(column: Sequence[str]) -> set[str]:
     """The classes of a column of tags for spans; none of other columns."""
-    spans = [_SPAN.fullmatch(tag) for tag in {*column} - {"O"}]
-    return {m[1] or m[2] for m in spans} if all(spans) else set()
+    spans = [as_bioes(tag) for tag in {*column} - {"O"}]
+    return {tag[2:] for tag in spans} if all(spans) else set()
 
 
 def sentence_of(

@@ -145,10 +145,9 @@ class GlueTask(TextTask):
                 continue
             # Only there the ids are GLUE's; those of MRPC's other sets have gaps.
             eid = row["idx"] if is_test else number
-            label = self._label(row.get("label"), names)
-            label = self.unknown_label() if is_test else label
-            fields = text_fields(row, columns)
-            yield f"{where}: column 'label'", eid, fields, label
+            known = None if is_test else self._label(row.get("label"), names)
+            label = self.unknown_label() if known is None else known
+            yield f"{where}: column 'label'", eid, text_fields(row, columns), label
 
     def _label(self, value: Any, names: Sequence[str]) -> str:
         """As GLUE's files have it: its name, or the number of a class or a score."""
