@@ -494,10 +494,14 @@ class QATask(task.Task):
         offsets = self.document(example.context).offsets
         return offsets[first][0], offsets[last][1]
 
+    def text_at(self, example: QAExample, first: int, last: int) -> str:
+        """The characters of the context that a span of the document's tokens is."""
+        return example.context[slice(*self.place_of(example, first, last))]
+
     def text_of(self, example: QAExample, first: int, last: int) -> str:
-        """The text of the span from one token of the document to another."""
+        """The text of a span of the document's tokens that is scored."""
         if self.answer_text == "offsets":
-            return example.context[slice(*self.place_of(example, first, last))]
+            return self.text_at(example, first, last)
         document = self.document(example.context)
         tokens = self.tokenizer.convert_ids_to_tokens(document.tokens[first : last + 1])
         words = document.words[document.word_of(first) : document.word_of(last) + 1]
@@ -523,7 +527,7 @@ class QATask(task.Task):
 
     def prediction(self, example, rows: list[dict[str, Any]]) -> dict[str, Any]:
         """The answer as it stands in the text, and where, by characters."""
-        _, best, odds = qa_answers.decode(self, example, rows)
+        _, best, odds = qa_answers.decode(self, example, rows, self.text_at)
         start, end = self.place_of(example, *best.tokens) if best.tokens else (-1, -1)
         row = {"answer": example.context[start:end], "start": start, "end": end}
         row |= {"score": best.score, "probability": best.probability}

@@ -337,13 +337,16 @@ class Answers(NamedTuple):
     null_odds: float | None  # of SQuAD 2.0: score of "no answer"
 
 
-def decode(task: Any, example: Any, outputs: list[dict[str, Any]]) -> Answers:
+def decode(
+    task: Any, example: Any, outputs: list[dict[str, Any]], text_of: Callable[..., str]
+) -> Answers:
     """The answers to a question, from the head's outputs for its windows.
 
     Args:
       task: a `finetune.qa.QATask`.
+      text_of: one of its functions from the example and a span's tokens to a text.
     """
-    text_of = functools.partial(task.text_of, example)
+    text_of = functools.partial(text_of, example)
     found = nbest(task.windows(example), outputs, text_of, task.config)
     if not task.is_v2:
         return Answers(found, found[0], None)
@@ -382,7 +385,8 @@ class QAScorer(Scorer):
         """The answers by the questions' ids, found when all outputs are there."""
         task, outputs = self._task, self.outputs
         examples = task.read(self._split)
-        return {e.question_id: decode(task, e, outputs[e.eid]) for e in examples}
+        found = (decode(task, e, outputs[e.eid], task.text_of) for e in examples)
+        return {e.question_id: one for e, one in zip(examples, found, strict=True)}
 
     @property
     def predictions(self) -> dict[str, str]:
