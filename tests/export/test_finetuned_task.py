@@ -248,8 +248,9 @@ def test_model_of_a_request(data, configs):
     ):
         with pytest.raises(UserError, match=words):
             finetuned_task.trial_dir_of(request._replace(**change))
-    for place in (folder, data):
-        with pytest.raises(UserError, match="was not fine-tuned on 'squad'"):
+    others = {folder: "was not fine-tuned on 'squad'", data: "is a data directory"}
+    for place, words in others.items():
+        with pytest.raises(UserError, match=words):
             read_trial(place, "squad")
 
 
