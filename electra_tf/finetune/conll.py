@@ -91,11 +91,10 @@ def sentences_of(
                 places.append(f"{name}, line {number}")
                 rows.append(cells)
             continue
-        wrong = (len(r) != layout.width or not r[layout.words] for r in rows)
-        if (k := next((k for k, is_so in enumerate(wrong) if is_so), None)) is not None:
-            line = shown(" ".join(rows[k]))
-            what = f"has an empty word or not {layout.width} columns"
-            bad(places[k], f"{line} {what}")
+        wrong = [len(row) != layout.width or not row[layout.words] for row in rows]
+        if any(wrong):
+            line = shown(" ".join(rows[k := wrong.index(True)]))
+            bad(places[k], f"{line} has an empty word or not {layout.width} columns")
         elif rows:
             tags = None if layout.tags is None else [row[layout.tags] for row in rows]
             yield Sentence(places[0], [row[layout.words] for row in rows], tags)
@@ -244,16 +243,9 @@ def words(
 Span = tuple[int, int, str]  # first and last word, class
 
 PLAIN = "plain"  # a tag per word, such as its part of speech; no spans
-# Scheme -> its letters for those of BIOES, as far as it has them.
-_LETTERS = {
-    "IOB1": {"B": "B", "I": "I"},
-    "IOB2": {"B": "B", "I": "I"},
-    "BIOES": dict(zip("BIES", "BIES", strict=True)),
-    "BILOU": dict(zip("BIES", "BILU", strict=True)),
-    "BMES": dict(zip("BIES", "BMES", strict=True)),
-    "BMEWO": dict(zip("BIES", "BMEW", strict=True)),
-}
-LETTERS = {name: "".join(letters.values()) for name, letters in _LETTERS.items()}
+# Scheme -> its letters for B, I, E and S of BIOES, as far as it has them.
+LETTERS = {"IOB1": "BI", "IOB2": "BI", "BIOES": "BIES", "BILOU": "BILU"}
+LETTERS |= {"BMES": "BMES", "BMEWO": "BMEW"}
 # IO is IOB1 without spans of one class that touch.
 _ALIASES = {"BIO": "IOB2", "IOB": "IOB1", "IO": "IOB1", "IOBES": "BIOES"}
 _ALIASES["BMEW"] = "BMEWO"
@@ -293,20 +285,14 @@ def scheme_of(sentences: Iterable[Sequence[str]]) -> str:
     Raises `UserError` where no tag is like B-PER, or the letters are those of two
     schemes.
     """
-    inside_begins = b_parts = b_begins = False
-    letters, others = set(), set()
+    seen: set[tuple[str, bool]] = set()  # letters, and whether a like class precedes
+    others: set[str] = set()
     for tags in sentences:
-        before = "O"
-        for tag in tags:
-            if as_bioes(tag) is None:
-                others.add(tag)
-                tag = "O"  # noqa: PLW2901
-            touches = before != "O" and before[2:] == tag[2:]
-            inside_begins |= tag[0] == "I" and not touches
-            b_parts |= tag[0] == "B" and touches
-            b_begins |= tag[0] == "B" and not touches
-            letters |= {tag[0]} - {"O"}
-            before = tag
+        known = ["O", *(tag if as_bioes(tag) else "O" for tag in tags)]
+        others |= {*tags} - {*known}
+        pairs = itertools.pairwise(known)
+        seen |= {(tag[0], before[2:] == tag[2:]) for before, tag in pairs}
+    letters = {letter for letter, _ in seen} - {"O"}
     if others and not letters:
         raise UserError(
             f"no tag like B-PER, but {', '.join(sorted(others)[:5])}.\nRewrite the "
@@ -315,7 +301,8 @@ def scheme_of(sentences: Iterable[Sequence[str]]) -> str:
         )
     if letters <= {*"BI"}:
         # In IOB1, B- only parts spans of one class that touch.
-        return "IOB1" if inside_begins and (b_parts or not b_begins) else "IOB2"
+        b_parts = ("B", True) in seen or ("B", False) not in seen
+        return "IOB1" if ("I", False) in seen and b_parts else "IOB2"
     for scheme in ("BIOES", "BILOU", "BMES", "BMEWO"):
         if letters <= {*LETTERS[scheme]}:
             return scheme
@@ -349,7 +336,7 @@ def spans_in(tags: Sequence[str], is_original: bool = False) -> list[Span]:
 
 def tags_of(spans: Sequence[Span], length: int, scheme: str = "BIOES") -> list[str]:
     """The tags of spans in a scheme."""
-    letters = _LETTERS[scheme]
+    letters = dict(zip("BIES", LETTERS[scheme], strict=False))
     tags, ends = ["O"] * length, {(end, name) for _, end, name in spans}
     for start, end, name in spans:
         inner = ["I"] * (end - start + 1)

@@ -64,11 +64,6 @@ def best_indexes(scores: np.ndarray, count: int) -> list[int]:
     return np.argsort(-np.asarray(scores), kind="stable")[:count].tolist()
 
 
-def probabilities(answers: Sequence[Answer]) -> list[float]:
-    """Of the answers to a question."""
-    return softmax([answer.score for answer in answers]).tolist()
-
-
 def softmax(scores: Sequence[float]) -> np.ndarray:
     """Shares of scores, float64."""
     odds = np.exp(np.asarray(scores, np.float64) - max(scores, default=0.0))
@@ -413,16 +408,14 @@ class QAScorer(Scorer):
 
     def files(self) -> dict[str, Any]:
         """The content of each file in SQuAD's form; of 2.0 two more."""
-        best = {
-            question: [
-                {"text": answer.text, "probability": probability}
+        best = {}
+        for question, (answers, *_) in self.decoded.items():
+            shares = softmax([answer.score for answer in answers]).tolist()
+            best[question] = [
+                {"text": answer.text, "probability": share}
                 | {"start_logit": answer.start_logit, "end_logit": answer.end_logit}
-                for answer, probability in zip(
-                    answers, probabilities(answers), strict=True
-                )
+                for answer, share in zip(answers, shares, strict=True)
             ]
-            for question, (answers, *_) in self.decoded.items()
-        }
         more = {"null_odds": self.null_odds, "submission": self.submitted}
         found = {"preds": self.predictions, "nbest": best}
         return found | (more if self._task.is_v2 else {})

@@ -80,17 +80,12 @@ def differences(
     if "init_sha256" in stored and "init_sha256" in ours:
         ignored.add("init_checkpoint")  # The weights count, not their place.
     there, here = (
-        checkpoints.flat(
-            {k: v for k, v in _without_places(x).items() if k not in ignored}
-        )
+        {k: v for k, v in _without_places(x).items() if k not in ignored}
         for x in (usual | dict(stored), ours)
     )
+    found = checkpoints.differences(there, here)
     # Hashes of data are compared as far as both sides have them.
-    return [
-        (name, *values)
-        for name, *values in checkpoints.differences(there, here)
-        if name.partition(":")[0] != DATA or name in there.keys() & here.keys()
-    ]
+    return [x for x in found if x[0].partition(":")[0] != DATA or None not in x]
 
 
 def _without_places(settings: Mapping[str, Any]) -> dict[str, Any]:
