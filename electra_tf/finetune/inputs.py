@@ -304,8 +304,8 @@ def _classes(metadata: bytes) -> dict[str, list[str]]:
     try:
         features = json.loads(metadata)["info"]["features"]
         inner = {name: _element(feature) for name, feature in features.items()}
-        is_class = {k: one.get("_type") == "ClassLabel" for k, one in inner.items()}
-        return {k: one["names"] for k, one in inner.items() if is_class[k]}
+        classes = {k: x for k, x in inner.items() if x.get("_type") == "ClassLabel"}
+        return {name: feature["names"] for name, feature in classes.items()}
     except JSON_ERRORS:
         return {}
 
@@ -364,9 +364,8 @@ def _array(name: str) -> Placed:
         raise UserError(
             f"{name} is not in JSON: {error}.\nThe ending of JSON Lines is .jsonl."
         ) from None
-    lists = [content] if isinstance(content, list) else []
-    if isinstance(content, dict):
-        lists = [value for value in content.values() if isinstance(value, list)]
+    values = content.values() if isinstance(content, dict) else [content]
+    lists = [value for value in values if isinstance(value, list)]
     if len(lists) != 1 or not all(isinstance(row, dict) for row in lists[0]):
         raise UserError(f"{name} is not an array of objects, [{{...}}, ...].")
     for number, row in enumerate(lists[0]):

@@ -29,7 +29,6 @@ from electra_tf.finetune import (
     qa,
     tagging,
 )
-from electra_tf.finetune.tagging import ChunkTask
 from electra_tf.finetune.task import TEXT, Task, TaskType, take_stored
 from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
@@ -37,7 +36,7 @@ from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 TYPES: dict[str, TaskType] = tagging.TYPES | multiple_choice.TYPES
 TYPES |= classification.TYPES | multilabel.TYPES | qa.TYPES
 # The original's tasks by their names.
-ORIGINALS: dict[str, Callable[..., Task]] = {"chunk": ChunkTask}
+ORIGINALS: dict[str, Callable[..., Task]] = {"chunk": tagging.ChunkTask}
 ORIGINALS |= dict.fromkeys(glue.GLUE, glue.GlueTask)
 ORIGINALS |= dict.fromkeys((*qa.SQUAD, *qa.MRQA), qa.QATask)
 # Names go into those of files and variables.
