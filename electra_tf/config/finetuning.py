@@ -11,15 +11,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from electra_tf.config.hparams import (
-    PLACE,
-    SETTING,
-    SHARE,
-    in_another_role,
-    place,
-    setting,
-    show,
-)
+from electra_tf.config.hparams import SHARE, place, setting, show
 from electra_tf.config.run import RunConfig, count_lines, run_directory
 from electra_tf.errors import UserError
 from electra_tf.paths import json_beside
@@ -55,8 +47,8 @@ class FinetuningConfig(RunConfig):
     has_one_length = False
 
     # A trial's identity has the hash of its features, which depends on the case.
-    do_lower_case: bool = in_another_role(RunConfig, "do_lower_case", SETTING)
-    log_steps: int = in_another_role(RunConfig, "log_steps", PLACE)
+    do_lower_case: bool = setting(True, "The data and its vocabulary are lower-cased.")
+    log_steps: int = place(100, "Steps between progress lines.", ">= 1")
 
     # The run.
     debug: bool = setting(False, "Log examples, make features anew, 3 epochs.")

@@ -83,13 +83,6 @@ def default_of(field: dataclasses.Field) -> Any:
     return field.default if make is dataclasses.MISSING else make()
 
 
-def in_another_role(cls: type, name: str, role: Role) -> Any:
-    """An hparam of a base class, in another role."""
-    field = {f.name: f for f in dataclasses.fields(cls)}[name]
-    metadata = {**field.metadata, "role": role}
-    return dataclasses.field(default=field.default, metadata=metadata)
-
-
 def names_in_roles(hparams: Any, *roles: Role) -> list[str]:
     """The hparams of a dataclass, or of an instance, that have one of the roles."""
     fields = dataclasses.fields(hparams)
