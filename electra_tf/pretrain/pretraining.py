@@ -167,7 +167,11 @@ class ElectraPretrainer(keras.Model):
         # Generate: predict the masked tokens and sample replacements for them.
         generated = self.generator(inputs, fold_in(seed, 0), weights.generator)
         temperature = batch.get("temperature", objective.config.temperature)
-        sampled_ids = self._sample(generated, inputs, batch, temperature)
+        sampled_ids = batch.get("sampled_ids")
+        if sampled_ids is None:
+            disallowed = inputs.masked_lm_ids if self.hparams.disallow_correct else None
+            draw = inputs.sample_uniform, temperature, disallowed
+            sampled_ids = self.generator.sample(generated, *draw)
 
         # Corrupt: no gradient passes through the sampled tokens.
         corrupted_ids, masked = masking.scatter_update(
@@ -185,15 +189,6 @@ class ElectraPretrainer(keras.Model):
         sums |= {"loss": loss, "batches": part}
         texts = sampled_ids, corrupted_ids, is_replaced
         return PretrainingOutput(loss, sums, generated, *texts, found)
-
-    def _sample(self, generated, inputs, batch, temperature) -> tf.Tensor:
-        """Replacements for the masked tokens, int32 [B, N]."""
-        if "sampled_ids" in batch:
-            return batch["sampled_ids"]
-        correct = inputs.masked_lm_ids if self.hparams.disallow_correct else None
-        return self.generator.sample(
-            generated, batch["sample_uniform"], temperature, correct
-        )
 
     def replaced_logits(self, *text: tf.Tensor, net_only: bool = False) -> tf.Tensor:
         """Log odds that each token was replaced, in a text where nothing is masked.
