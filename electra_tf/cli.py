@@ -128,9 +128,6 @@ class _PathParser(flags.ArgumentParser):
             raise ValueError("a path is needed; leave the flag out for its default")
         return local_of(argument, self._here)
 
-    def flag_type(self) -> str:
-        return "path"
-
 
 def _call(main: Callable[[list[str]], Any], argv: list[str]) -> Any:
     """Calls `main` so that the user's mistakes end without a traceback."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from electra_tf.inference.detection import Html, fill
 from electra_tf.pretrain.metrics import ALL_METRICS, plotted
 from electra_tf.storage.files import line_writer
 from electra_tf.storage.manifest import read_json_if_there
-from electra_tf.train.reporting import data_of, plot_curves, results_of
+from electra_tf.train.reporting import curves_of, data_of, results_of
 
 if TYPE_CHECKING:  # It loads TensorFlow.
     from electra_tf.inference.model import TokenPrediction
@@ -103,17 +102,13 @@ def _metrics_table(results: dict) -> Html:
 
 def _curves(model_dir: Path, config: dict[str, Any]) -> list[Html]:
     """The loss curves as an image inside the page; [] without metrics."""
-    rows = model_dir / "metrics.jsonl"
+    rows, usual = model_dir / "metrics.jsonl", PretrainingConfig
     if not rows.is_file():
         return []
-    usual = PretrainingConfig
     names = (config.get(key, getattr(usual, key)) for key in ("objective", "generator"))
-    with tempfile.TemporaryDirectory() as folder:
-        picture = Path(folder) / "curves.png"
-        plot_curves(rows, picture, "", plotted(*names), switches(config))
-        if not picture.exists():
-            return []
-        data = base64.b64encode(picture.read_bytes()).decode()
+    if not (picture := curves_of(rows, "", plotted(*names), switches(config))):
+        return []
+    data = base64.b64encode(picture).decode()
     image = '<img alt="loss curves" src="data:image/png;base64,{data}">'
     return [fill(f"<h2>Training</h2>{image}", data=data)]
 

@@ -29,6 +29,7 @@ from electra_tf.pretrain.pretrain_data import RunData
 from electra_tf.pretrain.pretraining import build_pretrainer, task_of
 from electra_tf.pretrain.start import Start, last_step_of
 from electra_tf.storage.checkpoints import Checkpoints
+from electra_tf.storage.files import atomic_write
 from electra_tf.storage.manifest import code_sha256, installed_versions
 from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.train import distribution, loop, optimization, reporting
@@ -130,15 +131,15 @@ def _draw_curves(run: Run) -> None:
     """Draws the curves of a finished run, also if it was finished before."""
     config, step, folder = run.config, run.state.step, Path(run.config.model_dir)
     rows, picture = folder / "metrics.jsonl", folder / "loss_curves.png"
-    if not rows.is_file():  # the original's checkpoint of the last step
-        return
-    reporting.plot_curves(
+    curves = reporting.curves_of(
         rows,
-        picture,
         f"Pre-training of {config.model_name}",
         plotted(config.objective, config.generator),
         switches(config.to_dict()),
     )
+    if not curves:  # the original's checkpoint of the last step
+        return
+    atomic_write(picture, curves)
     run.console.log(f"Checkpoint {run.checkpoints.prefix(step)}, curves {picture}")
 
 

@@ -377,23 +377,22 @@ def png_of(figure) -> bytes:
     return picture.getvalue()
 
 
-def plot_curves(
+def curves_of(
     metrics_path: str | os.PathLike,
-    png_path: str | os.PathLike,
     title: str,
     metrics: Sequence[Metric],
     switches: Sequence[int] = (),
-) -> None:
-    """Plots metrics over the steps into a PNG, in the panels that they name.
+) -> bytes:
+    """Metrics over the steps as a PNG, in the panels that they name.
 
     The faint line is each step (averaged if there are more steps than pixels), the
     strong one a moving average. Rings are evaluations, and vertical lines are at
-    `switches`, the steps between two phases. A run without steps gets no picture.
+    `switches`, the steps between two phases. Empty for a run without steps.
     """
     metrics = [metric for metric in (*metrics, *STEP_METRICS) if metric.curve]
     steps, columns = _read(metrics_path, {m.name for m in metrics})
     if not len(steps):
-        return
+        return b""
     path = os.path.join(os.path.dirname(metrics_path), EVALUATIONS)
     evaluated, rings = _read(path, columns.keys())
     panels: dict[str, list[Metric]] = {}
@@ -420,7 +419,7 @@ def plot_curves(
             axes.legend(fontsize=8, frameon=False, **place)
         for step in (step for step in switches if step < steps[-1]):
             axes.axvline(step, color="#8a94a3", linewidth=0.8, linestyle=":")
-    atomic_write(png_path, png_of(figure))
+    return png_of(figure)
 
 
 def _draw(axes, steps, values, metric, is_only: bool) -> None:
