@@ -68,8 +68,7 @@ class Source(NamedTuple):
     @classmethod
     def of(cls, path: Path) -> Source:
         """A file of a data set, opened when its lines are asked for."""
-        form = form_of(path)
-        return cls(str(path), form, _lines(path))
+        return cls(str(path), form_of(path), _lines(path))
 
     @classmethod
     def of_objects(cls, objects: Iterable[Mapping[str, Any]]) -> Source:

@@ -44,6 +44,7 @@ def test_labels_are_texts(tmp_path):
         (["x,y", "['x', 'y']"], ["x"], "multilabel", ["line 3", "neither a list in"]),
         (["x,y", "{'x', 'y'}"], ["x"], "multilabel", ["line 3", "neither a list in"]),
         (["x", '{"choices": ["x"]}'], ["x"], "multilabel", ["line 3", "neither"]),
+        (["x,y", "z"], ["w"], "multilabel", ["dev.tsv, line 2", "'w'", "x, y, z"]),
         (["1 0 1", "0 1 0"], ["1"], "multilabel", ["vectors of 0 and 1", '["joy"']),
         (["array(['x'], dtype=object)"], ["x"], "multilabel", ["line 2", "neither a"]),
         (["[1. 0. 1.]", "[0. 1. 0.]"], ["1"], "multilabel", ["vectors of 0 and 1"]),

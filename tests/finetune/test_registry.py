@@ -21,7 +21,6 @@ from tests.helpers.runs import refused
         # No data to train on.
         ("rte/test.tsv", None),
         ("sst2/train.tsv", None),
-        ("glue.zip/train.tsv", None),
     ],
 )
 def test_task_has_data_in_any_layout_that_it_reads(tmp_path, file, name):

@@ -261,9 +261,6 @@ def test_several_classes_for_a_text(tmp_path):
     first = json.loads(open(path).readline())
     assert first["labels"] == ["x", "y"] and first["correct"] == ["z", "x"]
     assert first["probabilities"]["z"] == pytest.approx(1 / (1 + math.e), rel=1e-5)
-    files["dev.tsv"] = "a\tb\ndog\tw\n"
-    [task] = own_tasks(tmp_path, files, "multilabel")
-    refused(lambda: task.read("dev"), "dev.tsv, line 2", "'w'", "x, y, z")
 
 
 def test_column_of_the_text(tmp_path):
