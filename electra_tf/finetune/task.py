@@ -468,10 +468,8 @@ class Task(ABC):
 
 def truncate_pair(a: list[Any], b: list[Any], length: int) -> tuple[list, list]:
     """Drops from the end of the longer one until both fit; b where they are equal."""
-    a, b = list(a), list(b)
-    while len(a) + len(b) > length:
-        (a if len(a) > len(b) else b).pop()
-    return a, b
+    of_b = min(len(b), max(length // 2, length - len(a)))
+    return a[: length - of_b], b[:of_b]
 
 
 def without_files(description: Mapping[str, Any]) -> dict[str, Any]:
