@@ -50,6 +50,10 @@ _TFDS = (
 _LITERT = Left(
     "left in version 0.2: tf.lite is leaving TensorFlow; export saved_model or onnx"
 )
+_INT8 = Left(
+    "left in version 0.2: give the ONNX file to quantize_dynamic of "
+    "onnxruntime.quantization (docs/serving.md)"
+)
 LEFT: dict[str, Left] = {
     "--min-document-chars": _FILTER,
     "--min-letters": _FILTER,
@@ -59,6 +63,7 @@ LEFT: dict[str, Left] = {
     "--drop-duplicate-lines": _FILTER,
     "--format litert": _LITERT,
     "--format tflite": _LITERT,
+    "--precision int8": _INT8,
     "--sweep": Left(
         "left in version 0.2: fine-tune from each checkpoint in a shell loop "
         "(docs/fine_tuning_reference.md)"

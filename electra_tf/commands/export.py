@@ -63,9 +63,8 @@ flags.DEFINE_string(
 flags.DEFINE_enum(
     "precision",
     "float32",
-    ["float32", "mixed_bfloat16", "int8"],
-    "With --format saved_model: the type of the computation (float32, mixed_bfloat16); "
-    "of onnx: of the weights (float32, int8).",
+    ["float32", "mixed_bfloat16"],
+    "With --format saved_model: the type of the computation.",
 )
 flags.DEFINE_boolean(
     "jit_compile",

@@ -13,8 +13,7 @@ import tensorflow as tf
 
 from electra_tf.console import Log
 from electra_tf.errors import UserError
-from electra_tf.export import signatures
-from electra_tf.export.request import ExportRequest
+from electra_tf.export import ExportRequest, signatures
 from electra_tf.export.signatures import Servable
 from electra_tf.finetune.results import CONFIG, hparams_in
 from electra_tf.inference.finetuned import FinetunedModel, read_trial

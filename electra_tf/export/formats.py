@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from electra_tf import startup
 from electra_tf.errors import UserError
-from electra_tf.export import hub
-from electra_tf.export.request import ExportRequest
+from electra_tf.export import ExportRequest, hub
 from electra_tf.interop import huggingface, networks, readers, tf1
 from electra_tf.paths import shown
 from electra_tf.storage.atomic_folder import check_free
@@ -35,9 +34,7 @@ FORMATS = {
     "huggingface": Format("formats:write_for_library", reads=("what", *_CARD_FLAGS)),
     "hub": Format("hub:export_hub", reads=_CARD_FLAGS),
     "keras_hub": Format("formats:write_for_library", reads=("what", *_CARD_FLAGS)),
-    "onnx": Format(
-        "onnx:export_onnx", ("float32", "int8"), reads=("what", *_CARD_FLAGS)
-    ),
+    "onnx": Format("onnx:export_onnx", reads=("what", *_CARD_FLAGS)),
     "saved_model": Format(
         "saved_model:export_saved_model",
         ("float32", "mixed_bfloat16"),

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from electra_tf.errors import EXIT_CANNOT_WRITE, UserError, reason_of
-from electra_tf.export.request import ExportRequest
+from electra_tf.export import ExportRequest
 from electra_tf.inference.pretrained_model import PretrainedModel
 from electra_tf.interop import cards, huggingface
 from electra_tf.storage.atomic_folder import atomic_folder

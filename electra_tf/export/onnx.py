@@ -15,8 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from electra_tf import startup
-from electra_tf.export import saved_model
-from electra_tf.export.request import ExportRequest
+from electra_tf.export import ExportRequest, saved_model
 from electra_tf.export.signatures import NAMES, Check, Servable
 from electra_tf.inference.finetuned import FinetunedModel
 from electra_tf.inference.model import Model
@@ -27,8 +26,7 @@ from electra_tf.text.vocabulary import write_settings, write_tokens
 WHAT = tuple(kind for kind in saved_model.WHAT if kind != "preprocessor")
 POSITIONS = "masked_lm_positions"
 OPSET = 18
-# Type of the weights -> allowed difference, relative beyond 1; None: only measured.
-TOLERANCE = {"float32": 1e-4, "int8": None}
+TOLERANCE = 1e-4  # relative beyond 1
 
 
 def convert(signature: Any) -> Any:
@@ -64,20 +62,7 @@ def convert(signature: Any) -> Any:
     return model
 
 
-def write(model, path: Path, precision: str) -> None:
-    """Writes a model; int8 quantises its weights, activations as they come."""
-    import onnx
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
-    onnx.save_model(model, path)
-    if precision == "int8":
-        whole = path.with_suffix(".float32")
-        path.rename(whole)
-        quantize_dynamic(whole, path, weight_type=QuantType.QInt8)
-        whole.unlink()
-
-
-def measure(path: Path, check: Check, precision: str) -> list[verification.Result]:
+def measure(path: Path, check: Check) -> list[verification.Result]:
     """Compares onnxruntime with the model; `UserError` (65) beyond the tolerance."""
     import onnxruntime
 
@@ -87,8 +72,8 @@ def measure(path: Path, check: Check, precision: str) -> list[verification.Resul
     for name, found in zip(names, session.run(names, check.inputs), strict=True):
         expected = check.expected[name]
         gap = verification.difference(expected, found, mask, relative=True)
-        quantity, reader = f"{path.stem}/{name}", f"onnxruntime, {precision}"
-        results.append(verification.Result(quantity, reader, gap, TOLERANCE[precision]))
+        quantity = f"{path.stem}/{name}"
+        results.append(verification.Result(quantity, "onnxruntime", gap, TOLERANCE))
     verification.require(results)
     return results
 
@@ -96,10 +81,10 @@ def measure(path: Path, check: Check, precision: str) -> list[verification.Resul
 def export_onnx(request: ExportRequest) -> str:
     """A file for each part, or for one task, with the vocabulary and a card."""
     with startup.optional("tf2onnx", "--format onnx", "onnx"):
-        import onnx  # noqa: F401
+        import onnx
         import onnxruntime  # noqa: F401
         import tf2onnx  # noqa: F401
-    facts: dict[str, Any] = {"precision": request.precision, "opset": OPSET}
+    facts: dict[str, Any] = {"opset": OPSET}
     source, parts = saved_model.servables_of(request, known=WHAT)
     if isinstance(source, FinetunedModel):
         facts["task"] = source.reader.settings()
@@ -109,8 +94,8 @@ def export_onnx(request: ExportRequest) -> str:
         for what, part in parts.items():
             path = folder / f"{what}.onnx"
             check = part.checks[-1]
-            write(convert(part.signatures[check.signature]), path, request.precision)
-            results += measure(path, check, request.precision)
+            onnx.save_model(convert(part.signatures[check.signature]), path)
+            results += measure(path, check)
         vocab = write_tokens(folder / "vocab.txt", stored.vocab.tokens)
         write_settings(vocab, stored.tokenizer_config)
         what = request.what or "all"

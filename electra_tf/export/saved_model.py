@@ -12,8 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from electra_tf.errors import UserError
-from electra_tf.export import finetuned_task, parts
-from electra_tf.export.request import ExportRequest
+from electra_tf.export import ExportRequest, finetuned_task, parts
 from electra_tf.export.signatures import NAMES, Check, Servable
 from electra_tf.inference.finetuned import FinetunedModel
 from electra_tf.inference.model import Model

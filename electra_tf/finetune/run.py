@@ -93,7 +93,7 @@ def run(
     for line in config.describe():
         console.log(line)
     settings = resolve_settings(vocab, do_lower_case=config.do_lower_case)
-    for note in vocab.notes(settings):
+    if note := vocab.unused(settings):
         console.log(f"Note: {note}.")
     console.log()
     if source is not None:

@@ -73,7 +73,7 @@ def main(
         console.heading("Config:")
         for line in config.describe():
             console.log(line)
-        for note in config.notes() + vocab.notes(tokenizer):
+        for note in filter(None, [*config.notes(), vocab.unused(tokenizer)]):
             console.log(f"Note: {note}.")
         if config.do_eval and limit is not None:
             console.log("Note: --max-wall-time is for training: without effect here.")

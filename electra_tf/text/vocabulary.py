@@ -105,7 +105,10 @@ class Vocabulary:
         Raises UserError, naming the file and the line, for other files.
         """
         path = os.fspath(path)
-        return cls(_read_tokens(path), path)
+        if (data := read_if_there(path)) is None:
+            raise UserError(f"cannot read the vocabulary {path}: it does not exist.")
+        is_json = data.lstrip().startswith(b"{")
+        return cls((_tokens_of_json if is_json else _tokens_of_text)(path, data), path)
 
     @classmethod
     def load_if_there(cls, path: str | os.PathLike) -> Vocabulary | None:
@@ -152,21 +155,6 @@ class Vocabulary:
             )
         return None
 
-    def notes(self, config: TokenizerConfig) -> list[str]:
-        """Notes for the user that are not errors.
-
-        Args:
-          config: how text is normalised.
-        """
-        found = [note] if (note := self.unused(config)) else []
-        if repeated := len(self) - len(self.ids):
-            token = next(t for i, t in enumerate(self.tokens) if self.ids[t] != i)
-            found.append(
-                f"{self.path} repeats {repeated} tokens, {token!r} first: texts get "
-                "the id of the last line, as in the original"
-            )
-        return found
-
     def check_words(self) -> None:
         """Raises UserError unless there are words of several tokens."""
         if not any(self.continuations):
@@ -205,15 +193,6 @@ def _text_of(tokens: Iterable[str]) -> str:
 def is_too_long(token: str) -> bool:
     """Whether a token is too long for a SavedModel with a tokenizer."""
     return len(token.removeprefix("##").encode()) > _MAX_TOKEN_BYTES
-
-
-def _read_tokens(path: str) -> list[str]:
-    """Returns the checked lines of a vocabulary file."""
-    if (data := read_if_there(path)) is None:
-        raise UserError(f"cannot read the vocabulary {path}: it does not exist.")
-    if data.lstrip().startswith(b"{"):
-        return _tokens_of_json(path, data)
-    return _tokens_of_text(path, data)
 
 
 def _tokens_of_text(path: str, data: bytes) -> list[str]:

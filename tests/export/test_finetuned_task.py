@@ -11,8 +11,7 @@ import pytest
 
 import electra_tf
 from electra_tf.errors import UserError
-from electra_tf.export import finetuned_task, formats, saved_model
-from electra_tf.export.formats import ExportRequest
+from electra_tf.export import ExportRequest, finetuned_task, formats, saved_model
 from electra_tf.finetune import inputs
 from electra_tf.finetune.tagging import spans_of
 from electra_tf.inference import prediction

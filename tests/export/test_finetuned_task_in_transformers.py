@@ -11,8 +11,7 @@ import pytest
 
 import electra_tf
 from electra_tf.errors import EXIT_CONFIG, UserError
-from electra_tf.export import finetuned_task, formats
-from electra_tf.export.formats import ExportRequest
+from electra_tf.export import ExportRequest, finetuned_task, formats
 from electra_tf.inference.finetuned import read_trial
 from electra_tf.interop import task_heads
 from tests.helpers.cards import run_snippets

@@ -9,8 +9,7 @@ import pytest
 import tensorflow as tf
 
 from electra_tf.errors import UserError
-from electra_tf.export import formats, onnx
-from electra_tf.export.formats import ExportRequest
+from electra_tf.export import ExportRequest, formats, onnx
 from electra_tf.export.signatures import NAMES, Check
 from electra_tf.inference.finetuned import read_trial
 from electra_tf.interop import networks
@@ -32,7 +31,7 @@ def export(folder, variant="electra", hparams=None, **options):
     if not (folder / "data").exists():
         source = tiny_source(variant, **(hparams or {}))
         write_run(folder / "data", source, **(hparams or {}))
-    out = folder / options.get("precision", "out")
+    out = folder / "out"
     formats.export(
         ExportRequest("onnx", str(out), str(folder / "data"), "tiny", **options)
     )
@@ -76,23 +75,7 @@ def test_every_part_at_every_length(tmp_path, kind):
     wrong = {"sequence_output": np.zeros((2, 9, 16), "f")}
     check = Check("ids", batch_of(2, 9), wrong | {"pooled_output": np.zeros((2, 16))})
     with pytest.raises(UserError, match="differs by"):
-        onnx.measure(out / "encoder.onnx", check, "float32")
-
-
-@pytest.mark.thorough
-def test_int8_is_smaller_and_measured(tmp_path):
-    wide = {"hidden_size": 64, "num_hidden_layers": 1, "intermediate_size": 256}
-    wide |= {"max_position_embeddings": 40}
-    hparams = {"model_hparam_overrides": wide}
-    paths = [
-        export(tmp_path, hparams=hparams, what="encoder", precision=precision)
-        / "encoder.onnx"
-        for precision in ("int8", "float32")
-    ]
-    assert paths[0].stat().st_size < paths[1].stat().st_size
-    manifest = json.loads(paths[0].with_name("manifest.json").read_text())
-    assert 0 < manifest["max_difference_measured"] < 0.5
-    assert "max_difference" not in manifest  # Nothing was verified.
+        onnx.measure(out / "encoder.onnx", check)
 
 
 @pytest.mark.thorough

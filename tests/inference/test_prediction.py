@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from electra_tf.errors import UserError
-from electra_tf.export import finetuned_task
-from electra_tf.export.request import ExportRequest
+from electra_tf.export import ExportRequest, finetuned_task
 from electra_tf.finetune.task import TASKS_FILE
 from electra_tf.inference import prediction
 from electra_tf.inference.finetuned import read_trial

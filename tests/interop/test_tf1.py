@@ -11,8 +11,7 @@ import tensorflow as tf
 import electra_tf
 from electra_tf.config.objectives import translated
 from electra_tf.errors import UserError
-from electra_tf.export import formats
-from electra_tf.export.formats import ExportRequest
+from electra_tf.export import ExportRequest, formats
 from electra_tf.finetune.run import hparams_of
 from electra_tf.interop import networks, readers, tf1
 from electra_tf.text.vocabulary import TokenizerConfig, write_tokens

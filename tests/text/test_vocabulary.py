@@ -81,8 +81,6 @@ class TestVocabulary:
         for tokenizer in (Tokenizer(vocab), Tokenizer(again)):
             assert tokenizer.encode(text) == ids
         assert TFTokenizer(vocab).tokenize([text]).to_list() == [ids]
-        [note] = vocab.notes(TokenizerConfig())
-        assert "repeats 2 tokens, 'the' first" in note
 
 
 class TestSettings:
@@ -122,7 +120,7 @@ class TestSettings:
                 vocabulary.resolve_settings(vocab)
             assert vocab.changed_by(TokenizerConfig()) == tokens
             assert not vocab.changed_by(TokenizerConfig(False))
-            [note] = vocab.notes(TokenizerConfig())
+            note = vocab.unused(TokenizerConfig())
             assert f"{tokens[0]!r} first, are in no text that is uncased" in note
             # An explicit casing counts.
             assert vocabulary.resolve_settings(vocab, True) == TokenizerConfig()
