@@ -107,7 +107,8 @@ def export_onnx(request: ExportRequest) -> str:
             kind=f": {what} as ONNX",
             use=_use(source, parts, facts),
         )
-        verification.write_manifest(folder, stored, "onnx", what, results, facts)
+        facts = verification.facts_of(stored, "onnx", what) | facts
+        verification.write_manifest(folder, facts, results)
     verification.show(results, print)
     return request.output_dir
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import tensorflow as tf
 from absl import logging
@@ -20,7 +19,6 @@ from electra_tf.inference.pretrained_model import PretrainedModel
 from electra_tf.interop import verification
 from electra_tf.paths import readable_by_tensorflow, shown
 from electra_tf.storage.atomic_folder import atomic_folders, next_version
-from electra_tf.storage.manifest import write_manifest
 
 WHAT = {
     "encoder": parts.encoder,
@@ -32,7 +30,6 @@ WHAT = {
 # Allowed difference from the model. bfloat16 has 8 bits, and fused operations round at
 # other places.
 TOLERANCE = {"float32": 1e-5, "mixed_bfloat16": 0.25}
-_PACKAGES = ("electra-tf", "tensorflow", "tensorflow-text", "keras")
 
 
 def kinds_of(source: PretrainedModel) -> list[str]:
@@ -131,12 +128,8 @@ def fill_folder(
         logging.set_verbosity(verbosity)
     tolerance = TOLERANCE[source.precision]
     loaded = tf.saved_model.load(readable_by_tensorflow(folder))
-    differences = _differences(loaded, servable.checks)
-    verification.require(
-        verification.Result(name, "tensorflow", gap, tolerance)
-        for name, gap in differences.items()
-    )
-    content: dict[str, Any] = {
+    results = _compared(loaded, servable.checks, tolerance)
+    facts = {
         "format": "saved_model",
         "what": what,
         "model": source.title,
@@ -147,28 +140,24 @@ def fill_folder(
         **source.provenance,
         "precision": source.precision,
         "jit_compile": jit_compile,
-        "max_difference": max(differences.values()),
-        "differences": differences,
-        "tolerance": tolerance,
     }
-    write_manifest(folder, content, _PACKAGES)
-    return content["max_difference"]
+    verification.write_manifest(folder, facts, results)
+    return max(r.difference for r in results)
 
 
-def _differences(loaded, checks: Sequence[Check]) -> dict[str, float]:
-    """The greatest difference of each output, as "signature/output"."""
-    found: dict[str, float] = {}
+def _compared(
+    loaded, checks: Sequence[Check], tolerance: float
+) -> list[verification.Result]:
+    """Compares each output; `UserError` (65) beyond the tolerance."""
+    results = []
     for check in checks:
         inputs = {name: tf.constant(x) for name, x in check.inputs.items()}
         outputs = loaded.signatures[check.signature](**inputs)
-        for name, expected in check.expected.items():
-            mask = check.inputs.get(NAMES[1])
-            gap = verification.difference(expected, outputs[name].numpy(), mask)
-            # Sums round by the size of their terms: of scores up to 20, one near 0 too.
-            gap /= verification.scale_of(expected)
-            key = f"{check.signature}/{name}"
-            found[key] = max(gap, found.get(key, 0.0))
-    return found
+        found = {name: outputs[name].numpy() for name in check.expected}
+        both = check.expected, found, check.inputs.get(NAMES[1])
+        reader = f"tensorflow, {check.signature}"
+        results += verification.compare(reader, *both, tolerance=tolerance)
+    return results
 
 
 def servables_of(

@@ -181,8 +181,9 @@ def write_tf1(
         again = info(str(prefix)).read(log=silent, slots=True)
         results = verification.identical(stored, again)
         needed, cannot = _beyond_original(stored)
-        facts = {"original": {"model_hparam_overrides": needed, "cannot": cannot}}
-        verification.write_manifest(folder, stored, FORMAT, "all", results, facts)
+        facts = verification.facts_of(stored, FORMAT, "all")
+        facts["original"] = {"model_hparam_overrides": needed, "cannot": cannot}
+        verification.write_manifest(folder, facts, results)
     verification.show(results, log)
     for reason in cannot:
         log(f"electra_tf alone computes what this model does: {reason}.")

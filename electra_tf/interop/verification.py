@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,8 +24,8 @@ _FINITE = float(np.finfo(np.float32).max)
 _TRAINED_LENGTH = "trained_length"  # in manifests
 _ROUNDINGS = 5  # by how many of its own errors a library in float32 may differ
 _PACKAGES = (
-    "electra-tf", "tensorflow", "keras", "keras-hub", "numpy", "safetensors",
-    "tokenizers", "torch", "transformers",
+    "electra-tf", "tensorflow", "tensorflow-text", "keras", "keras-hub", "numpy",
+    "safetensors", "tokenizers", "torch", "transformers",
 )  # fmt: skip
 
 
@@ -93,6 +93,7 @@ def compare(
     theirs: dict[str, np.ndarray],
     mask=None,
     in_float64: Callable[[], dict[str, np.ndarray]] | None = None,
+    tolerance: float = TOLERANCE,
 ) -> list[Result]:
     """Results for outputs by name; raises `UserError` (65) beyond the tolerance.
 
@@ -105,14 +106,14 @@ def compare(
     results = []
     for name, expected in ours.items():
         found = difference(expected, theirs[name], mask)
-        results.append(Result(name, read_by, found, TOLERANCE * scale_of(expected)))
+        results.append(Result(name, read_by, found, tolerance * scale_of(expected)))
     if in_float64 and not all(r.difference <= r.tolerance for r in results):
         exact = in_float64()
         for i, r in enumerate(results):
             rounding = difference(exact[r.quantity], theirs[r.quantity], mask)
             if np.isfinite(rounding):  # Some libraries give NaN in float64.
-                tolerance = max(r.tolerance, _ROUNDINGS * rounding)
-                results[i] = r._replace(tolerance=tolerance)
+                coarser = max(r.tolerance, _ROUNDINGS * rounding)
+                results[i] = r._replace(tolerance=coarser)
     require(results)
     return results
 
@@ -196,29 +197,15 @@ def write_networks(
             folder.mkdir()
             require_room(folder, network.tensors)
             results, facts = write(network, folder)
-            write_manifest(folder, stored, kind, name, results, facts)
+            write_manifest(folder, {**facts_of(stored, kind, name), **facts}, results)
             shown += [r._replace(quantity=f"{name}/{r.quantity}") for r in results]
     show(shown, log)
     return Path(output_dir)
 
 
-def write_manifest(
-    folder: Path,
-    stored: StoredModel,
-    kind: str,
-    what: str,
-    results: list[Result],
-    facts: Mapping[str, Any] | None = None,
-) -> None:
-    """Writes the manifest: the model, the results of the comparison, every checksum.
-
-    Verified and only measured differences have a maximum each.
-    """
-    greatest: dict[str, float] = {}
-    for r in results:
-        name = "max_difference" + ("_measured" if r.tolerance is None else "")
-        greatest[name] = max(r.difference, greatest.get(name, 0.0))
-    content = {
+def facts_of(stored: StoredModel, kind: str, what: str) -> dict[str, Any]:
+    """The facts about a model in the manifest of an export of the format `kind`."""
+    return {
         "format": kind,
         "what": what,
         "model": stored.name,
@@ -226,10 +213,21 @@ def write_manifest(
         _TRAINED_LENGTH: stored.trained_length,
         "vocab_sha256": stored.vocab.sha256,
         **stored.tokenizer_config._asdict(),
-        **(facts or {}),
-        **greatest,
-        "verification": [r._asdict() for r in results],
     }
+
+
+def write_manifest(
+    folder: Path, facts: Mapping[str, Any], results: Sequence[Result]
+) -> None:
+    """Writes the manifest: facts, the results of the comparison, every checksum.
+
+    Verified and only measured differences have a maximum each.
+    """
+    greatest: dict[str, float] = {}
+    for r in results:
+        name = "max_difference" + ("_measured" if r.tolerance is None else "")
+        greatest[name] = max(r.difference, greatest.get(name, 0.0))
+    content = {**facts, **greatest, "verification": [r._asdict() for r in results]}
     manifest.write_manifest(folder, content, _PACKAGES)
 
 
