@@ -30,7 +30,7 @@ from electra_tf.finetune.results import hparams_in
 from electra_tf.finetune.task import TASKS_FILE, Task, read_tasks
 from electra_tf.inference.model import Predictor
 from electra_tf.inference.scoring import chunks
-from electra_tf.interop import huggingface, readers
+from electra_tf.interop import electra, huggingface, readers
 from electra_tf.interop.checkpoint import FINETUNE, StoredModel, fit_rows
 from electra_tf.interop.networks import Network
 from electra_tf.interop.task_heads import HEADS
@@ -137,12 +137,7 @@ def _kind_of(folder: Path, network: Network, config: Mapping[str, Any]) -> str:
     for kind, row in huggingface.family_of(network.shape).HEADS.items():
         if row.architecture != found or not row.fits(problem, count):
             continue
-        for key, value in row.settings.items():
-            if config.get(key, value) != value:
-                raise UserError(
-                    f"{folder / huggingface.CONFIG}: {key} is {config[key]!r}; only "
-                    f"{value!r} can be read."
-                )
+        electra.check_fixed(config, row.settings, folder / huggingface.CONFIG)
         return kind
     raise UserError(
         f"{folder / huggingface.CONFIG}: problem_type {problem!r} with {count} outputs "

@@ -165,28 +165,23 @@ class CheckpointInfo:
         vocab: Vocabulary | None,
         purpose: str,
     ) -> None:
-        """Raises a `UserError` with all differences and the hparams that fit.
+        """Raises a `UserError` for another vocabulary or model, with hparams that fit.
 
         Args:
           config, purpose: see `compare`.
           vocab: of the config; None: of hparams, which are compared alone.
         """
+        if vocab and purpose != WARM_START:
+            advice = "Set vocab_file to its vocabulary."
+            if self.vocab_file:
+                own = json.dumps({"vocab_file": self.vocab_file})
+                advice = f"These hparams fit it: {own}"
+            vocab.check_same(self.vocab_sha256, f"{self.origin} was trained", advice)
         found = self.compare(config, purpose)
         reasons, remedies = [as_text(found, None)] if found else [], []
         fitting = hparams_of_fields((name, there) for name, there, _ in found)
         if purpose == FINETUNE and any(name in SHAPE for name, _, _ in found):
             fitting |= size_hparams(self.shape)
-        if vocab and purpose != WARM_START:
-            expected = self.vocab_sha256
-            if expected not in (None, vocab.sha256):
-                reasons.append(
-                    f"it was trained with another vocabulary than {vocab.path}: sha256 "
-                    f"{expected:.16}... there, {vocab.sha256:.16}... here"
-                )
-                if self.vocab_file:
-                    fitting["vocab_file"] = self.vocab_file
-                else:
-                    remedies.append("Set vocab_file to its vocabulary.")
         if vocab and purpose == FINETUNE and (stored := self.tokenizer_config):
             ours = vocabulary.resolve_settings(
                 vocab, do_lower_case=config.do_lower_case

@@ -99,14 +99,9 @@ def check_fixed(config: Mapping[str, Any], always: Mapping[str, Any], place) -> 
 
 def checked_shape(values: dict[str, Any], place) -> ModelConfig:
     """The shape of these values, with the activation by its name there."""
-    act = str(values["hidden_act"])
-    if act not in ACTIVATIONS:
-        raise UserError(
-            f"{place}: the activation {act} is not known here.\nKnown are "
-            f"{', '.join(ACTIVATIONS)}."
-        )
-    values = check(ModelConfig, values | {"hidden_act": ACTIVATIONS[act]}, str(place))
-    return ModelConfig(**values)
+    act = values["hidden_act"]
+    known = values | {"hidden_act": ACTIVATIONS.get(act, act)}
+    return ModelConfig(**check(ModelConfig, known, str(place)))
 
 
 def shape_of(config: dict[str, Any], place: Path) -> tuple[ModelConfig, int]:

@@ -546,18 +546,13 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
 # The model card.
 
 _TAGS = ["electra", "electra-tf"]
-_KINDS = {
-    networks.DISCRIMINATOR_HEAD: "ForPreTraining",
-    networks.GENERATOR_HEAD: "ForMaskedLM",
-    None: "Model",
-}
 
 
 def _write_card(
     network: Network, stored: StoredModel, folder: Path, publication: Publication
 ) -> None:
     architecture, task = architecture_of(network), None
-    kind = _KINDS[network.head()]
+    kind = electra.ARCHITECTURES[network.head()].removeprefix("Electra")
     if network.task:
         kind = f"For{architecture.partition('For')[2]}"
         task = network.task.hub_task

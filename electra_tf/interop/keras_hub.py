@@ -36,7 +36,7 @@ from electra_tf.storage.manifest import (
     read_json_if_there,
     verify_folder,
 )
-from electra_tf.text.vocabulary import TokenizerConfig
+from electra_tf.text.vocabulary import TokenizerConfig, config_of_bert
 
 FORMAT = "keras_hub"
 CONFIG, WEIGHTS = "config.json", "model.weights.h5"
@@ -288,11 +288,5 @@ def _tokenizer_config(folder: Path) -> TokenizerConfig | None:
     if not path.is_file():
         return None
     settings = read_json(path).get("config") or {}
-    config = TokenizerConfig(
-        bool(settings.get("lowercase")), bool(settings.get("strip_accents"))
-    )
-    if config == (False, True):
-        raise UserError(
-            f"{path}: strip_accents without lowercase; here cased text keeps accents."
-        )
-    return config
+    names = {"do_lower_case": "lowercase", "strip_accents": "strip_accents"}
+    return config_of_bert({k: settings.get(v, False) for k, v in names.items()}, path)

@@ -139,11 +139,8 @@ def shape_of(config: dict[str, Any], place) -> tuple[ModelConfig, int]:
     kinds = config.get("layer_types") or _kinds(layers, every)
     if kinds != _kinds(layers, every):
         every = kinds.index(_FULL, 1) if _FULL in kinds[1:] else len(kinds)
-    if kinds != _kinds(layers, every):
-        raise UserError(
-            f"{place}: layer_types is {kinds}; here the first layer and every n-th "
-            "after it attend everywhere, the others locally."
-        )
+    only = {"layer_types": _kinds(layers, every)}
+    electra.check_fixed({"layer_types": kinds}, only, place)
     values |= {"block": BLOCK, "global_every": every}
     shape = electra.checked_shape(values, place)
     return shape, shape.hidden_size

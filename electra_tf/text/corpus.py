@@ -197,7 +197,11 @@ class TextReader:
 
     def _decode(self, block: bytes, position: int) -> list[str]:
         if position == 0 and block[:2] in UTF16:
-            raise utf16_error(self.name)
+            raise UserError(
+                f"{self.name} is UTF-16, not UTF-8.\nConvert it: iconv -f UTF-16 -t "
+                f"UTF-8 {Path(self.name).name} > new",
+                EXIT_DAMAGED,
+            )
         if position == 0 and block.startswith(_BOM):
             block, position = block[len(_BOM) :], len(_BOM)
         try:
@@ -262,15 +266,6 @@ def _cut(block: bytes) -> tuple[bytes, bytes]:
             end -= 1
         end -= block[end - 1] >= 0xC0
     return block[:end], block[end:]
-
-
-def utf16_error(name: str) -> UserError:
-    """The error for a file in UTF-16, with the command that converts it."""
-    return UserError(
-        f"{name} is UTF-16, not UTF-8.\nConvert it: iconv -f UTF-16 -t UTF-8 "
-        f"{Path(name).name} > new",
-        EXIT_DAMAGED,
-    )
 
 
 # Compressed files and archives.

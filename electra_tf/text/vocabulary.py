@@ -137,23 +137,19 @@ class Vocabulary:
             for i, token in enumerate(self.tokens)
         )
 
-    def changed_by(self, config: TokenizerConfig) -> list[str]:
-        """The tokens that no text gets, as normalising changes them; [] if few.
+    def unused(self, config: TokenizerConfig) -> str | None:
+        """Names the tokens that no text gets, as normalising changes them; None if few.
 
         Single characters do not count: some alphabets hold all of ASCII, for any text.
         """
         bare = ((t, t.removeprefix("##")) for t in self.tokens if t[:1] != "[")
         changed = [t for t, w in bare if len(w) > 1 and config.normalize(w) != w]
-        return changed if len(changed) > _FEW_CHANGED * len(self) else []
-
-    def unused(self, config: TokenizerConfig) -> str | None:
-        """Names the tokens that `changed_by` gives, if any."""
-        if changed := self.changed_by(config):
-            return (
-                f"{len(changed):,} tokens of {self.path}, {changed[0]!r} first, are in "
-                f"no text that is {config}"
-            )
-        return None
+        if len(changed) <= _FEW_CHANGED * len(self):
+            return None
+        return (
+            f"{len(changed):,} tokens of {self.path}, {changed[0]!r} first, are in no "
+            f"text that is {config}"
+        )
 
     def check_words(self) -> None:
         """Raises UserError unless there are words of several tokens."""
@@ -313,12 +309,11 @@ def unsettled(vocab: Vocabulary, user: str, config: TokenizerConfig) -> str | No
       user: subject of the message.
       config: the default.
     """
-    changed = vocab.changed_by(config)
-    if not changed or read_settings(vocab):
+    if not (unused := vocab.unused(config)) or read_settings(vocab):
         return None
     return (
-        f"{user} does not say whether it lower-cases text and strips accents, which "
-        f"would change {len(changed):,} tokens of {vocab.path}, {changed[0]!r} first.\n"
+        f"{user} does not say whether it lower-cases text and strips accents, but "
+        f"{unused}.\n"
         f'Set do_lower_case, or write into {vocab.path}.json {{"do_lower_case": false}}'
         ' or {"do_lower_case": true, "strip_accents": false} for text with accents.'
     )

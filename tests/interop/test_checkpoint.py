@@ -204,16 +204,15 @@ def test_stages_count_for_a_resumed_run_alone():
 
 
 def test_error_has_all_differences_and_the_hparams_that_fit():
-    other = info(sha256="0" * 64, cased=True, **OTHER)
+    with pytest.raises(UserError, match="M was trained with another vocabulary"):
+        info(sha256="0" * 64).check(config(), VOCAB, checkpoint.RESUME)
     with pytest.raises(UserError) as error:
-        other.check(config(), VOCAB, checkpoint.RESUME)
+        info(cased=True, **OTHER).check(config(), VOCAB, checkpoint.RESUME)
     message = str(error.value)
     for text in (
         "hidden_act is 'relu' there, 'gelu' here",
         "do_lower_case is False there, True here",
         "objective is 'two_stage' there",
-        "another vocabulary than vocabulary: sha256 0000000000000000...",
-        "Set vocab_file",
     ):
         assert text in message, message
     assert len(message.splitlines()) <= 3

@@ -245,7 +245,7 @@ def test_model_saved_by_transformers_computes_the_same(tmp_path, kind):
         ("decoder_bias is False", {"decoder_bias": False}),
         ("classifier_bias is True", {"classifier_bias": True}),
         ("classifier_activation is 'relu'", {"classifier_activation": "relu"}),
-        ("activation silu", {"hidden_activation": "silu"}),
+        ("silu", {"hidden_activation": "silu"}),
         ("rope_type is 'yarn'", {"rope_parameters": {FULL: {"rope_type": "yarn"}}}),
         ("rope_scaling", {"rope_scaling": {"type": "linear", "factor": 2.0}}),
         ("local_window 7", {"local_attention": 7}),
