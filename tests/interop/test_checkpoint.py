@@ -16,7 +16,6 @@ from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import UserError
 from electra_tf.interop import checkpoint, huggingface, keras_hub, tf1
 from electra_tf.interop.checkpoint import CheckpointInfo
-from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.manifest import MANIFEST
 from electra_tf.text.vocabulary import SPECIAL_TOKENS, TokenizerConfig, Vocabulary
 from tests.config.test_identity import CONFIGS
@@ -85,16 +84,6 @@ class TestTrainedLength:
         ]
         whole = {"num_train_steps": steps + 5, "max_seq_length": 24, "phases": phases}
         assert lengths(write_run(tmp_path, tiny_source(), **whole)) == (length, length)
-
-    def test_settings_in_the_checkpoint_take_precedence(self, tmp_path):
-        """A run that was started again with other settings has made no step yet."""
-        model_dir = write_run(tmp_path, tiny_source())
-        weights = Checkpoints(model_dir, read_only=True, **quiet)
-        stored = tf1.tensors_of(weights.prefix(7))
-        tensors = {name: stored.get(name) for name in stored.shapes}
-        settings = {"max_seq_length": 24, "phases": []}
-        Checkpoints(model_dir, settings=settings, **quiet).save(8, tensors)
-        assert lengths(model_dir) == (24, 24)
 
     def test_settings_of_other_programs(self, exported, tmp_path):
         folder = shutil.copytree(exported / "discriminator", tmp_path / "foreign")

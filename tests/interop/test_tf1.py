@@ -89,13 +89,6 @@ def test_networks_compute_the_outputs_of_the_original(run):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=2e-5)
 
 
-# Two towers exist in no other format.
-@pytest.mark.parametrize("run", [run for run in RUNS if run != "electric"])
-def test_joining_split_networks_is_the_identity(run):
-    stored = golden(run)
-    assert_equal_tensors(networks.join(networks.split(stored), run), stored.tensors)
-
-
 def test_tensorflow_1_restores_weights_slots_and_step(tmp_path):
     """With a Saver over variables of these names in a graph."""
     source = "electra_untied_embeddings", "after3.ckpt"

@@ -17,15 +17,8 @@ from electra_tf.text.vocabulary import (
     resolve_settings,
 )
 from tests.helpers.building import VOCAB
-from tests.helpers.runs import GOLDEN
 
-TINY = str(GOLDEN / "vocab_tiny.txt")
 SPECIAL = list(vocabulary.SPECIAL_TOKENS)
-
-
-@pytest.fixture(scope="module")
-def tiny():
-    return Vocabulary.load(TINY)
 
 
 class TestVocabulary:
