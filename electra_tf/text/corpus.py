@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import gzip
 import io
+import itertools
 import lzma
 import os
 import re
@@ -335,63 +336,51 @@ class Content(io.BufferedReader):
     def of(cls, stream: Any) -> "Content":
         """Reads enough of a buffered stream to recognise its format."""
         head = stream.read(_HEAD_BYTES)
-        rest = stream if len(head) == _HEAD_BYTES else None
-        content = cls(_Joint(head, rest), _BUFFER_BYTES)
+        # Nothing is read after the end, as a terminal would ask for another Ctrl-D.
+        rest = _blocks_of(stream) if len(head) == _HEAD_BYTES else ()
+        content = cls(_Blocks(itertools.chain([head], rest)), _BUFFER_BYTES)
         content.head = head
         return content
 
 
-class _Joint(io.RawIOBase):
-    """Bytes and the rest of their stream; None: it has ended.
+class _Blocks(io.RawIOBase):
+    """A stream of bytes that come in blocks."""
 
-    Nothing is read after the end, as a terminal would ask for another Ctrl-D.
-    """
-
-    def __init__(self, start: bytes, rest: BinaryIO | None):
-        self._start, self._rest = start, rest
+    def __init__(self, blocks: Iterator[bytes]):
+        self._blocks, self._rest = blocks, memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer) -> int:
-        data, self._start = self._start[: len(buffer)], self._start[len(buffer) :]
-        if not data and self._rest:
-            data = self._rest.read(len(buffer))
-            self._rest = self._rest if data else None
+        rest = self._rest or memoryview(next(self._blocks, b""))
+        data, self._rest = rest[: len(buffer)], rest[len(buffer) :]
         buffer[: len(data)] = data
         return len(data)
 
 
-class _Joined(io.RawIOBase):
-    """The content of a file of one or more compressed streams, one after the other.
+def _blocks_of(stream: Any) -> Iterator[bytes]:
+    return iter(lambda: stream.read(_BUFFER_BYTES), b"")
+
+
+def _joined_streams(raw: Any, new: Callable[[], Any]) -> Iterator[bytes]:
+    """The content of one or more compressed streams, one after the other.
 
     The standard library ends silently at a stream with a damaged beginning; here only
     zeros may follow the last stream.
     """
-
-    def __init__(self, raw: BinaryIO, stream: Callable[[], Any]):
-        self._raw, self._stream = raw, stream
-        self._current = stream()
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer) -> int:
-        data = b""
-        while not data:
-            rest = b""
-            if self._current.eof:
-                rest = self._current.unused_data
-                while not (rest := rest.lstrip(b"\0")):
-                    if not (rest := self._raw.read(BLOCK_BYTES)):
-                        return 0
-                self._current = self._stream()
-            elif self._current.needs_input:
-                if not (rest := self._raw.read(BLOCK_BYTES)):
-                    raise EOFError("it ends within its data")
-            data = self._current.decompress(rest, len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
+    stream = new()
+    for block in _blocks_of(raw):
+        while block:
+            if stream.eof:
+                if not (block := block.lstrip(b"\0")):
+                    break
+                stream = new()
+            if data := stream.decompress(block):
+                yield data
+            block = stream.unused_data
+    if not stream.eof:
+        raise EOFError("it ends within its data")
 
 
 class _Member(tarfile.TarInfo):
@@ -485,7 +474,8 @@ def _decompressor(content: Content, path: str) -> Any:
         return gzip.open(content)
     for magic, stream in _JOINED.items():
         if head.startswith(magic):
-            return io.BufferedReader(_Joined(content, stream), BLOCK_BYTES)
+            blocks = _Blocks(_joined_streams(content, stream))
+            return io.BufferedReader(blocks, _BUFFER_BYTES)
     if head.startswith(_ZSTD):
         with startup.optional("backports.zstd", path, "data"):
             zstd = _zstd()
