@@ -20,16 +20,7 @@ from electra_tf.errors import EXIT_DIVERGED, UserError
 from electra_tf.finetune.inputs import Input, Source, shown
 from electra_tf.finetune.task import Head, plain
 from electra_tf.inference import scoring
-from electra_tf.inference.scoring import (
-    METHODS,
-    TextScore,
-    TextWindow,
-    TokenScore,
-    chunks,
-    rows_of,
-    token_scores_of,
-    windows_of,
-)
+from electra_tf.inference.scoring import METHODS, TextScore, TextWindow, TokenScore
 from electra_tf.text import tokenization
 from electra_tf.text.tokenization import Tokenizer, each_text, refuse_table
 from electra_tf.text.vocabulary import MASK, Vocabulary
@@ -162,7 +153,7 @@ class Model:
             raise UserError(f'pooling is {pooling!r}; it is "mean", "cls" or None.')
         width, texts = self.encoder.hidden_size, each_text(texts)
         found: list[np.ndarray] = []
-        for chunk in chunks(texts, _CHUNK):
+        for chunk in scoring.chunks(texts, _CHUNK):
             found += map(_POOLINGS[pooling], self._states(chunk))
         if pooling is None:
             return found
@@ -171,12 +162,12 @@ class Model:
     def _states(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The last layer of [CLS], the tokens and [SEP] of each text."""
         ids = [self.tokenizer.encode(text) for text in texts]
-        width = self.encoder.hidden_size
+        width, size = self.encoder.hidden_size, self.max_seq_length - 2
         states = [np.zeros([len(row) + 2, width], np.float32) for row in ids]
         windows = [TextWindow(n, [], 0, 0, 0) for n, row in enumerate(ids) if not row]
         for number, row in enumerate(ids):
-            windows += windows_of(number, row, self.max_seq_length - 2, overlap=0)
-        for window, row in rows_of(self._hidden, self.tokenizer.vocab, windows):
+            windows += scoring.windows_of(number, row, size, overlap=0)
+        for window, row in scoring.rows_of(self._hidden, self.tokenizer.vocab, windows):
             found, count = states[window.text], len(window.ids)
             # [CLS] comes from a text's first window, [SEP] from its last.
             begin = int(window.start > 0)
@@ -314,7 +305,7 @@ class Model:
         self.check_overlap(overlap)
         encoded = ((text, *encode(text)) for text in each_text(texts))
         limit = scoring.POOL_TOKENS
-        for pool in chunks(encoded, limit, lambda one: len(one[1]) + 2):
+        for pool in scoring.chunks(encoded, limit, lambda one: len(one[1]) + 2):
             scores = self._score_pool(network, [ids for _, ids, _ in pool], overlap)
             for (text, ids, offsets), values in zip(pool, scores, strict=True):
                 if not np.isfinite(values).all():
@@ -335,14 +326,14 @@ class Model:
         windows = [
             window
             for number, ids in enumerate(texts)
-            for window in windows_of(number, ids, size, overlap)
+            for window in scoring.windows_of(number, ids, size, overlap)
         ]
         if network in map(self.methods.get, scoring.ONE_BY_ONE):
-            rows = token_scores_of(network, self.vocab, windows)
+            rows = scoring.token_scores_of(network, self.vocab, windows)
             for window, place, score in rows:
                 found[window.text][window.start + place - window.first] = score
             return found
-        for window, row in rows_of(network, self.vocab, windows):
+        for window, row in scoring.rows_of(network, self.vocab, windows):
             end = window.start + window.last - window.first
             values = row[1 + window.first : 1 + window.last]
             found[window.text][window.start : end] = values

@@ -28,25 +28,14 @@ from electra_tf.config.model import ModelConfig
 from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.console import Log, silent
 from electra_tf.errors import EXIT_DAMAGED, UserError, reason_of
-from electra_tf.interop import (
-    cards,
-    checkpoint,
-    electra,
-    modernbert,
-    networks,
-    verification,
-)
+from electra_tf.interop import cards, electra, modernbert, networks, verification
 from electra_tf.interop.cards import UNSTATED, Publication
-from electra_tf.interop.checkpoint import CheckpointInfo, StoredModel
+from electra_tf.interop.checkpoint import CheckpointInfo, StoredModel, as_float32
 from electra_tf.interop.networks import Network
 from electra_tf.interop.task_heads import ONE
+from electra_tf.storage import manifest
 from electra_tf.storage.checkpoints import StoredTensors, of_arrays
-from electra_tf.storage.manifest import (
-    format_of,
-    read_json,
-    read_json_if_there,
-    verify_folder,
-)
+from electra_tf.storage.manifest import read_json, read_json_if_there, verify_folder
 from electra_tf.text import vocabulary
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary, write_tokens
 
@@ -59,7 +48,7 @@ _ALWAYS = {"quantization_config": None, "auto_map": None}  # a program of its ow
 
 def is_directory_of(folder: Path) -> bool:
     """Whether a folder looks like one of transformers."""
-    if form := format_of(folder):
+    if form := manifest.format_of(folder):
         return form == FORMAT
     return bool(files_in(folder)) or "model_type" in read_json_if_there(folder / CONFIG)
 
@@ -305,7 +294,7 @@ def info(folder: Path, log: Log, allow_pytorch_bin: bool = False) -> CheckpointI
         run_library=lambda: "; ".join(
             _compared(part, allow_pytorch_bin)
             for part in parts
-            if format_of(part) is None  # We have compared our own.
+            if manifest.format_of(part) is None  # We have compared our own.
         ),
     )
 
@@ -414,7 +403,7 @@ def read_tensors(
             )
         for name, array in read_file(path).items():
             if not name.endswith(BUFFERS):
-                tensors[name] = checkpoint.as_float32(array)
+                tensors[name] = as_float32(array)
     return tensors
 
 

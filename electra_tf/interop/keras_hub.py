@@ -28,14 +28,8 @@ from electra_tf.interop import cards, electra, networks, verification
 from electra_tf.interop.cards import UNSTATED, Publication
 from electra_tf.interop.checkpoint import CheckpointInfo, StoredModel
 from electra_tf.interop.networks import Network
+from electra_tf.storage import manifest
 from electra_tf.storage.checkpoints import StoredTensors, of_arrays
-from electra_tf.storage.manifest import (
-    MANIFEST,
-    format_of,
-    read_json,
-    read_json_if_there,
-    verify_folder,
-)
 from electra_tf.text.vocabulary import TokenizerConfig, config_of_bert
 
 FORMAT = "keras_hub"
@@ -61,9 +55,9 @@ _FIELDS = {
 
 def is_directory_of(folder: Path) -> bool:
     """Whether a folder looks like a preset."""
-    if form := format_of(folder):
+    if form := manifest.format_of(folder):
         return form == FORMAT
-    return "class_name" in read_json_if_there(folder / CONFIG)
+    return "class_name" in manifest.read_json_if_there(folder / CONFIG)
 
 
 def _names(shape: ModelConfig) -> dict[str, str]:
@@ -234,14 +228,14 @@ def _new_backbone(shape: ModelConfig, embedding_size: int):
 
 def _shape_in(folder: Path) -> tuple[ModelConfig, int]:
     """(shape, embedding size) by the config.json of a preset."""
-    content = read_json(folder / CONFIG)
+    content = manifest.read_json(folder / CONFIG)
     if content.get("class_name") != CLASS:
         raise UserError(
             f"{folder / CONFIG} is of the class {content.get('class_name')!r}, not "
             f"{CLASS}.\nOnly ELECTRA models can be read."
         )
     config = content.get("config")
-    ours = read_json_if_there(folder / MANIFEST)
+    ours = manifest.read_json_if_there(folder / manifest.MANIFEST)
     try:
         if _SHAPE in ours:
             return ModelConfig(**ours[_SHAPE]), int(config["embedding_dim"])
@@ -257,7 +251,7 @@ def _shape_in(folder: Path) -> tuple[ModelConfig, int]:
 
 def info(folder: Path, log: Log) -> CheckpointInfo:
     """A preset, by its JSON files, once all its files are verified."""
-    verify_folder(folder, log)
+    manifest.verify_folder(folder, log)
     shape, embedding_size = _shape_in(folder)
     known = {"embedding_size": embedding_size} | shape.overrides()
     # Presets have no place for it.
@@ -275,7 +269,7 @@ def info(folder: Path, log: Log) -> CheckpointInfo:
 
 def _open(folder: Path, log: Log) -> StoredTensors:
     log(f"Note: {folder}: left out: the pooler, which the original does not have.")
-    if format_of(folder) is None:
+    if manifest.format_of(folder) is None:
         log(
             f"Note: {folder}: its gelu is the approximation by tanh, hidden_act "
             "gelu_tanh here."
@@ -287,6 +281,6 @@ def _tokenizer_config(folder: Path) -> TokenizerConfig | None:
     path = folder / TOKENIZER
     if not path.is_file():
         return None
-    settings = read_json(path).get("config") or {}
+    settings = manifest.read_json(path).get("config") or {}
     names = {"do_lower_case": "lowercase", "strip_accents": "strip_accents"}
     return config_of_bert({k: settings.get(v, False) for k, v in names.items()}, path)

@@ -214,26 +214,22 @@ def _task_logits(network: Network, hidden: np.ndarray) -> np.ndarray:
 
 def _layers(network: Network):
     """(encoder, its head as a layer or None), built."""
+    from electra_tf.model import heads
     from electra_tf.model.encoder import TextEncoder
-    from electra_tf.model.heads import (
-        DiscriminatorPredictions,
-        MaskedLMHead,
-        PredictionHead,
-    )
 
     shape, embedding_size = network.shape, network.embedding_size
     encoder = TextEncoder(shape, embedding_size, dtype="float32")
     encoder.build(None)
     layer = None
     if network.head() == DISCRIMINATOR_HEAD:
-        layer = DiscriminatorPredictions(shape, dtype="float32")
+        layer = heads.DiscriminatorPredictions(shape, dtype="float32")
         layer.build()
     elif network.head() == GENERATOR_HEAD:
-        layer = MaskedLMHead(
+        layer = heads.MaskedLMHead(
             shape, embedding_size, "generator_predictions", dtype="float32"
         )
     elif network.task and shape.kind.is_pre_norm:
-        layer = PredictionHead(shape, dtype="float32")
+        layer = heads.PredictionHead(shape, dtype="float32")
         layer.build((None, shape.hidden_size))
     return encoder, layer
 

@@ -23,13 +23,8 @@ import tensorflow as tf
 
 from electra_tf import startup
 from electra_tf.errors import UserError, reason_of
-from electra_tf.text import unicode_classes
-from electra_tf.text.vocabulary import (
-    MAX_CHARS_PER_WORD,
-    UNK,
-    TokenizerConfig,
-    Vocabulary,
-)
+from electra_tf.text import unicode_classes, vocabulary
+from electra_tf.text.vocabulary import UNK, TokenizerConfig, Vocabulary
 
 _NO_TEXTS = "It cannot be in a SavedModel of texts; --what encoder reads ids instead."
 
@@ -66,7 +61,7 @@ class TFTokenizer:
                 token_out_type=tf.int32,
                 unknown_token=UNK,
                 no_pretokenization=True,
-                max_bytes_per_word=4 * MAX_CHARS_PER_WORD,
+                max_bytes_per_word=4 * vocabulary.MAX_CHARS_PER_WORD,
                 support_detokenization=False,
             )
         except RuntimeError as e:
@@ -131,7 +126,9 @@ class TFTokenizer:
             ids, starts, ends: RaggedTensors [n, (words), (wordpieces)]; ids int32.
         """
         flat = words.flat_values
-        too_long = tf.strings.length(flat, unit="UTF8_CHAR") > MAX_CHARS_PER_WORD
+        too_long = (
+            tf.strings.length(flat, unit="UTF8_CHAR") > vocabulary.MAX_CHARS_PER_WORD
+        )
         words = words.with_flat_values(tf.where(too_long, UNK, flat))
         return self._wordpiece.tokenize_with_offsets(words)
 

@@ -24,13 +24,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from electra_tf.errors import UserError
-from electra_tf.text import unicode_classes
-from electra_tf.text.vocabulary import (
-    MAX_CHARS_PER_WORD,
-    UNK,
-    TokenizerConfig,
-    Vocabulary,
-)
+from electra_tf.text import unicode_classes, vocabulary
+from electra_tf.text.vocabulary import UNK, TokenizerConfig, Vocabulary
 
 _PUNCTUATION = unicode_classes.code_points(unicode_classes.PUNCTUATION)
 
@@ -144,7 +139,7 @@ class Tokenizer:
 
     def wordpieces(self, word: str) -> list[str]:
         """Returns the pieces of one normalised word: step 4."""
-        if len(word) > MAX_CHARS_PER_WORD:
+        if len(word) > vocabulary.MAX_CHARS_PER_WORD:
             return [UNK]
         pieces = []
         start = 0

@@ -395,23 +395,15 @@ def fast_tokenizer(tokens: Sequence[str], config: TokenizerConfig):
 
     It does the same as `text.tokenization`, with the same tables of characters.
     """
-    from tokenizers import (
-        AddedToken,
-        Regex,
-        Tokenizer,
-        decoders,
-        models,
-        normalizers,
-        pre_tokenizers,
-        processors,
-    )
+    import tokenizers
+    from tokenizers import Regex, normalizers, pre_tokenizers
 
     def regex(*classes):
         return Regex(unicode_classes.pattern(*classes))
 
     ids = {token: i for i, token in enumerate(tokens)}
-    tokenizer = Tokenizer(
-        models.WordPiece(
+    tokenizer = tokenizers.Tokenizer(
+        tokenizers.models.WordPiece(
             vocab=ids, unk_token=UNK, max_input_chars_per_word=MAX_CHARS_PER_WORD
         )
     )
@@ -429,13 +421,13 @@ def fast_tokenizer(tokens: Sequence[str], config: TokenizerConfig):
     split = pre_tokenizers.Split(alone, "isolated")
     words = pre_tokenizers.WhitespaceSplit()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, split])
-    tokenizer.decoder = decoders.WordPiece(prefix="##")
-    tokenizer.post_processor = processors.TemplateProcessing(
+    tokenizer.decoder = tokenizers.decoders.WordPiece(prefix="##")
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
         single=f"{CLS}:0 $A:0 {SEP}:0",
         pair=f"{CLS}:0 $A:0 {SEP}:0 $B:1 {SEP}:1",
         special_tokens=[(CLS, ids[CLS]), (SEP, ids[SEP])],
     )
-    special = [AddedToken(token, special=True) for token in SPECIAL_TOKENS]
+    special = [tokenizers.AddedToken(token, special=True) for token in SPECIAL_TOKENS]
     tokenizer.add_special_tokens(special)
     return tokenizer
 
