@@ -12,13 +12,12 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from electra_tf import startup
-from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import silent
 from electra_tf.errors import UserError
 from electra_tf.inference.model import Model, TokenPrediction
@@ -30,7 +29,7 @@ from electra_tf.pretrain.stored import read
 from electra_tf.storage.checkpoints import of_arrays
 from electra_tf.text import tokenization
 from electra_tf.text.tokenization import Tokenizer, each_text
-from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary, resolve_settings
+from electra_tf.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from electra_tf.pretrain.pretraining import ElectraPretrainer
@@ -126,42 +125,24 @@ class PretrainedModel(Model):
     """A pre-trained ELECTRA or Electric model with its tokenizer; see `load`.
 
     Args:
-      network: an ElectraPretrainer, or a TextEncoder alone.
-      tokenizer_config: by default the settings beside the vocabulary, or config's.
-      name: of the model, for messages.
-      origin: the checkpoint or directory of the weights.
-      known: see `StoredModel.known`; None: all fields of `config`.
-      step: of the weights; None if unknown.
+      stored: what the files of the model state.
+      network: an ElectraPretrainer, or a TextEncoder alone, with the weights.
     """
 
-    def __init__(
-        self,
-        config: PretrainingConfig,
-        vocab: Vocabulary,
-        network,
-        tokenizer_config: TokenizerConfig | None = None,
-        name: str | None = None,
-        origin: str | None = None,
-        known: Mapping[str, Any] | None = None,
-        step: int | None = None,
-    ):
+    def __init__(self, stored: StoredModel, network):
         import tensorflow as tf
 
         from electra_tf.model.encoder import TextEncoder
 
-        self.config = config
-        self.vocab = vocab
-        settings = tokenizer_config or resolve_settings(
-            vocab, do_lower_case=config.do_lower_case
-        )
-        self.tokenizer = Tokenizer(vocab, *settings)
-        self.name = name or config.model_dir
-        self.origin = origin or self.name
-        self.max_seq_length = config.max_seq_length
-        self.network, self.step, self._known = network, step, known or {}
+        self._stored = stored._replace(tensors={}, slots={})
+        self.config, self.vocab, settings, *_ = stored
+        self.tokenizer = Tokenizer(self.vocab, *settings)
+        self.name, self.origin = stored.name, stored.origin
+        self.max_seq_length = self.config.max_seq_length
+        self.network, vocab = network, self.vocab
         # A uniform generator is assumed for files without one; a run's config names it.
-        is_named = known is None or "generator" in known
-        self.has_generator = is_named or bool(config.generator_kind.scopes)
+        kind = self.config.generator_kind
+        self.has_generator = "generator" in stored.known or bool(kind.scopes)
         if isinstance(network, TextEncoder):
             self.pretrainer, self.encoder = None, network
             self.what = "an encoder without heads"
@@ -201,17 +182,15 @@ class PretrainedModel(Model):
             network.build(None)
         weights = of_arrays(stored.origin, stored.tensors)
         weights.assign_to({v.path: v.value for v in network.variables})
-        settings = stored.tokenizer_config, stored.name
-        origin, known, step = stored.origin, stored.known, stored.step
-        return cls(stored.config, stored.vocab, network, *settings, origin, known, step)
+        return cls(stored, network)
 
     @property
     def provenance(self) -> dict[str, Any]:
         """Of the weights, for the manifest of an export."""
         return {
             "objective": self.config.objective,
-            "step": self.step,
-            "trained_length": self._known.get("max_seq_length"),
+            "step": self._stored.step,
+            "trained_length": self._stored.trained_length,
         }
 
     def corrupt(self, texts: Any, seed: int = 0) -> list[list[TokenPrediction]]:
@@ -269,9 +248,7 @@ class PretrainedModel(Model):
     def stored(self) -> StoredModel:
         """The model with its current weights, as files hold it."""
         tensors = {v.path: np.array(v) for v in self.network.variables}
-        settings, step = (self.vocab, self.tokenizer.config), self.step or 0
-        more = tensors, {}, step, self.origin, self._known
-        return StoredModel(self.config, *settings, *more)
+        return self._stored._replace(tensors=tensors)
 
     def _corrupted(self, batch, seed, number):
         from electra_tf.pretrain import masking

@@ -5,8 +5,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from electra_tf.config.pretraining import PretrainingConfig
-from electra_tf.inference.pretrained_model import PretrainedModel
 from tests.helpers.exporting import (
     NAMES,
     Failed,
@@ -139,9 +137,7 @@ def test_compiled_model_computes_the_same(answers, compiled, what):
 @pytest.mark.parametrize("variant", ["electra", "electric"])
 def test_detector_detects_as_the_model(answers, sources, variant):
     """Texts alone and in a batch, long ones in windows, invalid UTF-8."""
-    source = sources[variant]
-    config = PretrainingConfig(vocab_size=97, max_seq_length=source.max_seq_length)
-    model = PretrainedModel(config, source.vocab, source.pretrainer)
+    model = sources[variant]
     found = answers[variant, "detector"][: 6 + len(TEXTS)]
     together, empty, long, *alone, none, matrix, numbers = found
     assert none["ok"]["tokens"] == [] and none["ok"]["num_tokens"] == []
@@ -170,9 +166,7 @@ def test_detector_detects_as_the_model(answers, sources, variant):
 
 
 def test_scorer_scores_as_score_texts(answers, sources):
-    source = sources["electric"]
-    config = PretrainingConfig(max_seq_length=source.max_seq_length)
-    scorer = PretrainedModel(config, source.vocab, source.pretrainer)
+    scorer = sources["electric"]
     _, empty, long, *alone = answers["electric", "scorer"][: 2 + len(TEXTS)]
     none = answers["electric", "scorer"][3 + len(TEXTS)]
     assert none["ok"]["score"] == [] and empty["ok"]["score"] == [0.0]

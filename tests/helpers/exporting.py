@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from electra_tf.export import saved_model
 from electra_tf.inference.pretrained_model import PretrainedModel
+from electra_tf.interop.checkpoint import StoredModel
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.text.vocabulary import (
     SPECIAL_TOKENS,
@@ -38,10 +39,18 @@ def tiny_vocabulary(size=VOCAB_SIZE) -> Vocabulary:
     return Vocabulary(tuple(tokens))
 
 
+def model_of(vocab: Vocabulary, network, step=0) -> PretrainedModel:
+    """A loaded model, of weights that no file holds."""
+    config, known = network.hparams, {"generator": network.hparams.generator}
+    rest = TokenizerConfig(), {}, {}, step, "here", known
+    return PretrainedModel(StoredModel(config, vocab, *rest), network)
+
+
 def tiny_source(variant="electra", vocab=None, **changes) -> PretrainedModel:
-    model = tiny_model(variant, **changes)
-    vocab, facts = vocab or tiny_vocabulary(), {"name": variant, "step": 7}
-    return PretrainedModel(model.hparams, vocab, model, TokenizerConfig(), **facts)
+    network = tiny_model(variant, **changes)
+    source = model_of(vocab or tiny_vocabulary(), network, step=7)
+    source.name = variant
+    return source
 
 
 @functools.cache

@@ -9,11 +9,11 @@ import pytest
 from electra_tf.console import Console
 from electra_tf.inference import pairs
 from electra_tf.inference.pairs import Pair, read_pairs, summary
-from electra_tf.inference.pretrained_model import PretrainedModel
 from electra_tf.inference.scoring import TextScore
 from electra_tf.text.vocabulary import Vocabulary
+from tests.helpers.exporting import model_of
 from tests.helpers.runs import SPECIAL, refused
-from tests.helpers.tiny_pretraining import VOCAB_SIZE, tiny_config, tiny_model
+from tests.helpers.tiny_pretraining import VOCAB_SIZE, tiny_model
 
 BLIMP = {"UID": "a", "sentence_good": "w1 w2", "sentence_bad": "w1 w3", "pair_id": 0}
 
@@ -45,9 +45,7 @@ def test_both_sets_of_keys(tmp_path):
 )
 def test_agrees_with_the_scores(hparams):
     words = [f"w{i}" for i in range(VOCAB_SIZE - len(SPECIAL))]
-    config = tiny_config(**hparams)
-    vocab = Vocabulary((*SPECIAL, *words))
-    model = PretrainedModel(config, vocab, tiny_model(**hparams))
+    model = model_of(Vocabulary((*SPECIAL, *words)), tiny_model(**hparams))
     rows = [Pair(f"w{i} w{i + 7} w1", f"w{i} w{i + 30} w1 w2", "s") for i in range(8)]
     rows.insert(3, Pair("w5 w6", "W5  w6", "s"))  # equal for the model
     right = list(pairs.compare(rows, model, None, Console(io.StringIO())))

@@ -12,9 +12,9 @@ import electra_tf
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.inference import detection
 from electra_tf.inference.model import TokenPrediction
-from electra_tf.inference.pretrained_model import PretrainedModel
 from electra_tf.pretrain.pretraining import build_pretrainer
 from electra_tf.text.vocabulary import Vocabulary
+from tests.helpers.exporting import model_of
 from tests.helpers.runs import SPECIAL, TINY
 
 TEXT = "w1 W2, w3 w4"  # "," is not in the vocabulary
@@ -102,7 +102,7 @@ def test_corrupt_replaces_whole_words():
     hparams |= {"mask_unit": "word"}
     config = PretrainingConfig.from_hparams("/nowhere", "words", hparams)
     network = build_pretrainer(config, vocab, at_rest=True)
-    model = PretrainedModel(config, vocab, network)
+    model = model_of(vocab, network)
     rng = np.random.default_rng(1)
     texts = [" ".join(rng.choice(["ae", "bf", "ce", "df"], 14)) for _ in range(40)]
     at = [[t.is_replaced for t in tokens] for tokens in model.corrupt(texts)]

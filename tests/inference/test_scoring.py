@@ -10,21 +10,13 @@ import pytest
 import tensorflow as tf
 
 from electra_tf.inference import pretrained_model, scoring
-from electra_tf.inference.pretrained_model import PretrainedModel
 from electra_tf.inference.scoring import windows_of
 from electra_tf.pretrain.generators import MaskedInputs
 from electra_tf.pretrain.objectives import log_probability, noise_contrastive_logits
 from electra_tf.text.vocabulary import Vocabulary
+from tests.helpers.exporting import model_of
 from tests.helpers.runs import SPECIAL
-from tests.helpers.tiny_pretraining import (
-    CLS,
-    MASK,
-    SEP,
-    VARIANTS,
-    VOCAB_SIZE,
-    tiny_config,
-    tiny_model,
-)
+from tests.helpers.tiny_pretraining import CLS, MASK, SEP, VOCAB_SIZE, tiny_model
 
 IDS = [6, 40, 1, 7, 7, 90]  # "?" is not in the vocabulary: [UNK]
 TEXT = "w1 w35 ? w2 w2 w85"
@@ -61,8 +53,7 @@ def vocab():
 
 def scoring_model(variant, vocab, **changes):
     """A tiny model with random weights; 30 tokens fit it."""
-    config = tiny_config(**(VARIANTS[variant] | changes))
-    return PretrainedModel(config, vocab, tiny_model(variant, **changes))
+    return model_of(vocab, tiny_model(variant, **changes))
 
 
 @pytest.fixture(scope="module")
