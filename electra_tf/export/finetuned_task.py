@@ -23,7 +23,7 @@ from electra_tf.interop.networks import ENCODER, Network
 from electra_tf.interop.task_heads import TransformersHead
 from electra_tf.paths import escape
 from electra_tf.storage.remote import expand, fetch_all
-from electra_tf.text.tf_tokenization import EncoderInputs
+from electra_tf.text.tokenization import PackedTexts
 
 _TRIAL = re.compile(r"_[0-9]+$")  # ends the name of its folder; a copy's goes on
 
@@ -139,6 +139,6 @@ def _check(model: FinetunedModel, network: Network, row: TransformersHead, pad_i
     [ours] = networks.outputs([network], batch)
     segments, mask = row.segments_and_mask(batch)
     inputs = batch["input_ids"], batch["input_mask"], segments
-    outputs = model.head_outputs(EncoderInputs(*map(tf.constant, inputs)))
+    outputs = model.head_outputs(PackedTexts(*map(tf.constant, inputs)))
     expected = {"logits": row.expected(model.reader, outputs)}
     return verification.compare("electra_tf as fine-tuned", expected, ours, mask)

@@ -20,7 +20,8 @@ from electra_tf.export import signatures
 from electra_tf.export.signatures import NAMES, PROBES, Check, Servable
 from electra_tf.inference.pretrained_model import PretrainedModel
 from electra_tf.text import tf_tokenization
-from electra_tf.text.tf_tokenization import EncoderInputs, of_same_rows, pack
+from electra_tf.text.tf_tokenization import of_same_rows, pack
+from electra_tf.text.tokenization import PackedTexts
 from electra_tf.text.vocabulary import MASK
 
 ENCODER_OUTPUTS = ("sequence_output", "pooled_output", "default")
@@ -156,7 +157,7 @@ def detector(source: PretrainedModel, jit_compile: bool = False) -> Servable:
     """
     pretrainer = source.pretrainer
 
-    def ids_answer(inputs: EncoderInputs) -> dict[str, tf.Tensor]:
+    def ids_answer(inputs: PackedTexts) -> dict[str, tf.Tensor]:
         values = pretrainer.replaced_logits(*inputs)
         return {"logits": values, "probabilities": tf.sigmoid(values)}
 
@@ -175,9 +176,9 @@ def scorer(source: PretrainedModel, jit_compile: bool = False) -> Servable:
     """
     pretrainer = source.pretrainer
 
-    def ids_answer(inputs: EncoderInputs) -> dict[str, tf.Tensor]:
+    def ids_answer(inputs: PackedTexts) -> dict[str, tf.Tensor]:
         scores = -pretrainer.replaced_logits(*inputs, net_only=True)
-        return {"token_scores": scores * tf.cast(inputs.mask, tf.float32)}
+        return {"token_scores": scores * tf.cast(inputs.input_mask, tf.float32)}
 
     text = "token_scores", ids_answer, "score"
     return _text_export(source, jit_compile, [], *text)
@@ -188,7 +189,7 @@ def _text_export(
     jit_compile: bool,
     others: list,
     output: str,
-    ids_answer: Callable[[EncoderInputs], dict[str, tf.Tensor]],
+    ids_answer: Callable[[PackedTexts], dict[str, tf.Tensor]],
     total: str | None = None,
 ) -> Servable:
     """A SavedModel with a signature for texts and one for ids.
@@ -250,7 +251,7 @@ def generator(source: PretrainedModel, jit_compile: bool = False) -> Servable:
         tokens = parts.with_flat_values(tf.concat([tokens, masks], axis=1))
         tokens = tokens.merge_dims(1, 2)[:, :-1][:, :size]  # [B, (tokens)]
         inputs = pack([tokens], vocab)
-        places = places_of(vocab.mask_id, inputs.ids)
+        places = places_of(vocab.mask_id, inputs.input_ids)
         logits = network.logits_at(*inputs, places.to_tensor())
         probs, ids = tf.math.top_k(tf.nn.softmax(logits), TOP)
         counts = places.row_lengths()
@@ -272,7 +273,7 @@ def generator(source: PretrainedModel, jit_compile: bool = False) -> Servable:
         inputs = (input_word_ids, input_mask, input_type_ids)
         inputs = signatures.checked(*inputs, source.shape)
         both = "masked_lm_positions and input_word_ids"
-        positions, ids = of_same_rows(both, masked_lm_positions, inputs.ids)
+        positions, ids = of_same_rows(both, masked_lm_positions, inputs.input_ids)
         inside = signatures.in_range("masked_lm_positions", positions, tf.shape(ids)[1])
         with tf.control_dependencies([inside]):
             positions = tf.identity(positions)

@@ -19,7 +19,8 @@ from electra_tf.config.model import ModelConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.inference.model import Model
 from electra_tf.interop import verification
-from electra_tf.text.tf_tokenization import EncoderInputs, TFTokenizer, require
+from electra_tf.text.tf_tokenization import TFTokenizer, require
+from electra_tf.text.tokenization import PackedTexts
 
 # The names of TensorFlow Hub's text API.
 NAMES = ("input_word_ids", "input_mask", "input_type_ids")
@@ -33,7 +34,7 @@ def encoder_specs() -> dict[str, tf.TensorSpec]:
 
 def checked(
     ids: tf.Tensor, mask: tf.Tensor, type_ids: tf.Tensor, shape: ModelConfig
-) -> EncoderInputs:
+) -> PackedTexts:
     """The same tensors; reading them raises InvalidArgument for invalid values.
 
     Args:
@@ -55,7 +56,7 @@ def checked(
         found.append(require(same, what, tf.shape(x), rows, length))
     sizes = shape.vocab_size, 2, shape.type_vocab_size
     with tf.control_dependencies(found + list(map(in_range, NAMES, inputs, sizes))):
-        return EncoderInputs(*map(tf.identity, inputs))
+        return PackedTexts(*map(tf.identity, inputs))
 
 
 def in_range(name: str, ids: tf.Tensor, size: tf.Tensor | int) -> tf.Operation:
@@ -158,7 +159,7 @@ def computed(function: Callable, jit_compile: bool) -> Callable:
 
 def ids_signature(
     source: Model,
-    answer: Callable[[EncoderInputs], dict[str, tf.Tensor]],
+    answer: Callable[[PackedTexts], dict[str, tf.Tensor]],
     jit_compile: bool,
 ) -> Callable:
     """A tf.function for the encoder's inputs, which are checked before `answer`."""
@@ -176,7 +177,7 @@ def servable(
     source: Model,
     variables: Sequence,
     of_texts: Callable,
-    ids_answer: Callable[[EncoderInputs], dict[str, tf.Tensor]],
+    ids_answer: Callable[[PackedTexts], dict[str, tf.Tensor]],
     check: Check,
     facts: dict[str, Any],
     jit_compile: bool,
@@ -189,7 +190,7 @@ def servable(
       check: of `serving_default`.
     """
     ids = probe_ids(source)
-    expected = ids_answer(EncoderInputs(*map(tf.constant, ids.values())))
+    expected = ids_answer(PackedTexts(*map(tf.constant, ids.values())))
     # Rounding may change the order of the best.
     expected = {k: v.numpy() for k, v in expected.items() if "_top_" not in k}
     root = reusable_root(variables)

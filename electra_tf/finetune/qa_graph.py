@@ -17,7 +17,8 @@ from electra_tf.finetune import qa_answers
 from electra_tf.finetune.task import Task
 from electra_tf.model.layers import gather_positions, gelu
 from electra_tf.text import tf_tokenization
-from electra_tf.text.tf_tokenization import EncoderInputs, characters
+from electra_tf.text.tf_tokenization import characters
+from electra_tf.text.tokenization import PackedTexts
 
 # Added to the logits of positions that cannot be part of an answer, as in the original.
 _IMPOSSIBLE_POSITION = -1000.0
@@ -148,16 +149,16 @@ def answers(task: Task, tokenizer, compute, question: tf.Tensor, context: tf.Ten
     return found | {"null_odds": odds, "has_answer": odds <= config.qa_na_threshold}
 
 
-def outputs(config, compute, inputs: EncoderInputs) -> dict[str, tf.Tensor]:
+def outputs(config, compute, inputs: PackedTexts) -> dict[str, tf.Tensor]:
     """The head's outputs that mean something without labels.
 
     The joint head takes the best of `beam_size` tokens: shorter rows are padded to as
     many for it.
     """
-    length, names = tf.shape(inputs.ids)[1], ["start_logits"]
+    length, names = tf.shape(inputs.input_ids)[1], ["start_logits"]
     if config.joint_prediction:
         more = [[0, 0], [0, tf.maximum(_beam(config) - length, 0)]]
-        inputs = EncoderInputs(*(tf.pad(x, more) for x in inputs))
+        inputs = PackedTexts(*(tf.pad(x, more) for x in inputs))
         names += _JOINT
     else:
         names.append("end_logits")

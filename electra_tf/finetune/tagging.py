@@ -248,7 +248,7 @@ class TagHead(task.Head):
 
     def _logits(self, compute, inputs):
         """Segment ids are 1 throughout, as in training."""
-        return compute(inputs._replace(type_ids=inputs.mask))["logits"]
+        return compute(inputs._replace(segment_ids=inputs.input_mask))["logits"]
 
     def answer_ids(self, task, compute, inputs):
         """logits and probabilities [B, L, C]; a word's are those of its first token."""

@@ -134,7 +134,7 @@ class Head(ABC):
         """The outputs for packed ids by name.
 
         Args:
-          compute: the head's outputs, of `text.tf_tokenization.EncoderInputs`.
+          compute: the head's outputs, of `text.tokenization.PackedTexts`.
           inputs: such ones.
         """
 

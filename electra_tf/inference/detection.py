@@ -220,16 +220,11 @@ def html_legend(is_corrupted: bool) -> Html:
 def to_json(text: str, tokens: Sequence[TokenPrediction]) -> dict[str, Any]:
     """One JSON object per text: its tokens with character offsets."""
     rows = []
-    for token in tokens:
-        row = {
-            "token": token.text,
-            "start": token.start,
-            "end": token.end,
-            "probability": round(token.probability, 6),
-        }
-        if token.is_replaced:
-            row["replacement"] = token.replacement
-        rows.append(row)
+    for token, start, end, probability, replacement in tokens:
+        row = {"token": token, "start": start, "end": end}
+        row["probability"] = round(probability, 6)
+        more = {} if replacement is None else {"replacement": replacement}
+        rows.append(row | more)
     return {"text": text, "tokens": rows}
 
 

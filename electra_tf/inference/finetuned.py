@@ -42,7 +42,7 @@ from electra_tf.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from electra_tf.finetune.model import FinetuningModel
-    from electra_tf.text.tf_tokenization import EncoderInputs
+    from electra_tf.text.tokenization import PackedTexts
 
 # Sequences that are computed before the first prediction is made.
 _CHUNK = 512
@@ -297,11 +297,10 @@ class FinetunedModel(Predictor):
         """Those of the encoder and of the task's head."""
         return self.encoder.variables + self.layer.variables
 
-    def head_outputs(self, inputs: EncoderInputs) -> dict[str, Any]:
+    def head_outputs(self, inputs: PackedTexts) -> dict[str, Any]:
         """The head's outputs for packed ids, of a tagger at all tokens."""
-        features = {"input_mask": inputs.mask, "segment_ids": inputs.type_ids}
         hidden = self.encoder(*inputs).sequence_output
-        return self.layer.outputs(hidden, features)
+        return self.layer.outputs(hidden, inputs._asdict())
 
     def _predictions(
         self, inputs: Iterable[Input]

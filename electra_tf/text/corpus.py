@@ -64,7 +64,6 @@ _MAX_ZSTD_WINDOW_LOG = 31  # `zstd --long=31`, common for large corpora
 
 STANDARD_INPUT = "standard input"
 _HIDDEN = re.compile(r"(^|/)\.(?!\.?(/|$))")  # a part of a path
-_COUNTING = "electra_tf.corpus"  # name of the error handler while it is in use
 
 
 def list_files(corpus_dir: str | os.PathLike) -> list[str]:
@@ -216,18 +215,15 @@ class TextReader:
                     "file, or drop such bytes of a corpus: --encoding-errors replace",
                     EXIT_DAMAGED,
                 ) from None
-            codecs.register_error(_COUNTING, self._replace)
-            text = block.decode("utf-8", _COUNTING)
+            text = block.decode("utf-8", "replace")
+            sound = block.decode("utf-8", "ignore").encode()
+            self.num_replaced += len(block) - len(sound)
         if "\r" in text:
             text = text.replace("\r\n", "\n")
         lines = text.split("\n")
         if not lines[-1]:
             lines.pop()  # after the last line end
         return lines
-
-    def _replace(self, error: UnicodeDecodeError) -> tuple[str, int]:
-        self.num_replaced += error.end - error.start
-        return "\ufffd", error.end
 
 
 def record(
@@ -399,13 +395,6 @@ class _Member(tarfile.TarInfo):
             raise
         except tarfile.HeaderError as e:
             raise tarfile.ReadError(f"{e} instead of a member or the end") from None
-
-
-def head_of(path: str) -> tuple[bytes, bool]:
-    """The first bytes of a file's content, and whether the file is compressed."""
-    with open_text(path) as raw:
-        content = _decompressed(raw, path)
-        return content.head, content.is_compressed
 
 
 def read_packed(

@@ -24,6 +24,7 @@ import tensorflow as tf
 from electra_tf import startup
 from electra_tf.errors import UserError, reason_of
 from electra_tf.text import unicode_classes, vocabulary
+from electra_tf.text.tokenization import PackedTexts
 from electra_tf.text.vocabulary import UNK, TokenizerConfig, Vocabulary
 
 _NO_TEXTS = "It cannot be in a SavedModel of texts; --what encoder reads ids instead."
@@ -230,14 +231,6 @@ def characters(texts, row, start, end) -> tf.Tensor:
 NO_OFFSET = -1
 
 
-class EncoderInputs(NamedTuple):
-    """Packed texts, int32 [B, L] each."""
-
-    ids: tf.Tensor
-    mask: tf.Tensor  # 1 at tokens, 0 at padding
-    type_ids: tf.Tensor
-
-
 def require(condition: tf.Tensor, *message) -> tf.Operation:
     """An op that raises InvalidArgument with `message` unless `condition` holds."""
     return tf.debugging.Assert(condition, list(message), summarize=10)
@@ -260,7 +253,7 @@ def pack(
     segments: Sequence[tf.RaggedTensor],
     vocab: Vocabulary,
     length: tf.Tensor | int | None = None,
-) -> EncoderInputs:
+) -> PackedTexts:
     """[CLS] first segment [SEP] (second segment [SEP]), padded.
 
     As in `text.tokenization.join`, a second segment without tokens is none.
@@ -283,7 +276,7 @@ def pack(
     ids, types = tf.concat(parts, axis=1), tf.concat(types, axis=1)
     shape = None if length is None else tf.stack([-1, length])
     mask = ids.with_flat_values(tf.ones_like(ids.flat_values))
-    return EncoderInputs(
+    return PackedTexts(
         ids.to_tensor(vocab.pad_id, shape=shape),
         mask.to_tensor(0, shape=shape),
         types.to_tensor(0, shape=shape),
@@ -365,7 +358,7 @@ def _by_length(
 
 
 def map_windows(
-    network: Callable[[EncoderInputs], tf.Tensor],
+    network: Callable[[PackedTexts], tf.Tensor],
     windows: tf.RaggedTensor,
     vocab: Vocabulary,
     width: int | None = None,
@@ -373,7 +366,7 @@ def map_windows(
     """The outputs of a network for each token in [CLS] window [SEP]: float32 [N].
 
     Args:
-      network: from EncoderInputs to float32 [windows, L].
+      network: from PackedTexts to float32 [windows, L].
       windows: int32 [W, (tokens)].
       width: C, of a network that gives [windows, L, C]; the result is [N, C] then.
     """
@@ -390,7 +383,7 @@ def map_windows(
 
 
 def map_rows(
-    network: Callable[[EncoderInputs], tf.Tensor],
+    network: Callable[[PackedTexts], tf.Tensor],
     segments: Sequence[tf.RaggedTensor],
     vocab: Vocabulary,
     width: int,
@@ -399,7 +392,7 @@ def map_rows(
     """The outputs of a network for each packed row: float32 [B, width].
 
     Args:
-      network: from EncoderInputs to float32 [rows, width].
+      network: from PackedTexts to float32 [rows, width].
       segments: one or two RaggedTensors int32 [B, (tokens)] that fit.
       least_length: to which shorter rows are padded.
     """

@@ -312,11 +312,11 @@ class Row(NamedTuple):
 
 
 class PackedTexts(NamedTuple):
-    """Rows of one length, int32 [B, L] each."""
+    """Rows of one length, arrays or tensors int32 [B, L]."""
 
-    input_ids: np.ndarray
-    input_mask: np.ndarray  # 1 at tokens, 0 at padding
-    segment_ids: np.ndarray
+    input_ids: Any
+    input_mask: Any  # 1 at tokens, 0 at padding
+    segment_ids: Any
 
 
 def room(length: int, second: Sequence[int] = ()) -> int:

@@ -132,7 +132,8 @@ def file_corpus(
     def kind_of(path: str) -> str:
         kind = _kind_by_name(path)
         if kind in (None, "json"):
-            head, is_compressed = corpus.head_of(path)
+            with corpus.open_decompressed(path) as content:
+                head, is_compressed = content.head, content.is_compressed
             is_compressed |= path.lower().endswith(corpus.COMPRESSED)
             kind = kind or _kind_by_content(head)
             if kind == "text" and (problem := _not_prose(path, head)):
