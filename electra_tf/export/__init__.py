@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from electra_tf.config.run import run_directory
 from electra_tf.interop import readers
 from electra_tf.interop.cards import Publication
-from electra_tf.interop.checkpoint import CheckpointInfo, StoredModel
+from electra_tf.interop.checkpoint import StoredModel
 from electra_tf.pretrain import stored
 
 
@@ -55,20 +55,12 @@ class ExportRequest(NamedTuple):
         """What the publisher states of the model."""
         return Publication(self.license, self.language, self.handle)
 
-    @property
-    def path(self) -> str:
-        """The path of the pre-trained model."""
-        return str(self.model_dir or self.init_checkpoint)
-
-    def find_model(self) -> CheckpointInfo:
-        """The description of the pre-trained model."""
-        return readers.find(self.path, print, self.allow_pytorch_bin)
-
     def read_model(self, slots: bool = False) -> StoredModel:
         """The pre-trained model with its weights.
 
         Args:
           slots: whether to read the optimizer's slots as well.
         """
-        found = self.find_model()
+        path = str(self.model_dir or self.init_checkpoint)
+        found = readers.find(path, print, self.allow_pytorch_bin)
         return stored.read(found, self.vocab_file, self.hparams, slots=slots)

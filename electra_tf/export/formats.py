@@ -6,7 +6,6 @@ A new format is an entry of FORMATS and a module with a function.
 
 from __future__ import annotations
 
-import glob
 import pkgutil
 from collections.abc import Callable
 from pathlib import Path
@@ -63,8 +62,6 @@ def export(request: ExportRequest) -> str:
         _check_model(request)
         if known.needs_free_dir:
             check_free(request.output_dir)
-        if not glob.glob(f"{glob.escape(request.path)}*"):
-            request.find_model()  # Its error needs no TensorFlow.
         startup.import_tensorflow()
         export_model = pkgutil.resolve_name(f"electra_tf.export.{known.function}")
         written = export_model(request)

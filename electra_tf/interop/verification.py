@@ -20,7 +20,6 @@ from electra_tf.storage import manifest
 from electra_tf.storage.atomic_folder import atomic_folder, require_room
 
 TOLERANCE = 1e-5
-_FINITE = float(np.finfo(np.float32).max)
 _TRAINED_LENGTH = "trained_length"  # in manifests
 _ROUNDINGS = 5  # by how many of its own errors a library in float32 may differ
 _PACKAGES = (
@@ -35,7 +34,7 @@ class Result(NamedTuple):
     quantity: str
     read_by: str  # the library that read and ran the files
     difference: float  # greatest absolute difference
-    tolerance: float | None  # None: only measured
+    tolerance: float
 
 
 def fixed_batch(shape: ModelConfig, pad_id: int) -> dict[str, np.ndarray]:
@@ -119,16 +118,12 @@ def compare(
 
 
 def require(results: Iterable[Result]) -> None:
-    """Raises `UserError` (65) for the first result beyond its tolerance.
-
-    A difference without tolerance must be finite; NaN in an output is infinite.
-    """
+    """Raises `UserError` (65) for the first result beyond its tolerance."""
     for r in results:
-        limit = _FINITE if r.tolerance is None else r.tolerance
-        if not r.difference <= limit:
+        if not r.difference <= r.tolerance:
             raise UserError(
                 f"{r.quantity} differs by {r.difference:.3g} as read by {r.read_by}; "
-                f"{limit:.3g} is allowed.\nNothing was written. Is that library "
+                f"{r.tolerance:.3g} is allowed.\nNothing was written. Is that library "
                 "of another version, or the model of another kind?",
                 EXIT_DAMAGED,
             )
@@ -137,11 +132,8 @@ def require(results: Iterable[Result]) -> None:
 def show(results: Iterable[Result], log: Log) -> None:
     """A line for each comparison."""
     for r in results:
-        how, limit = "measured", ""
-        if r.tolerance is not None:
-            how, limit = "verified", f" (allowed {r.tolerance:.3g})"
-        gap = f"max difference {r.difference:.3g}{limit}"
-        log(f"{how} with {r.read_by}: {r.quantity}, {gap}")
+        gap = f"max difference {r.difference:.3g} (allowed {r.tolerance:.3g})"
+        log(f"verified with {r.read_by}: {r.quantity}, {gap}")
 
 
 def identical(stored: StoredModel, again: StoredModel) -> list[Result]:
@@ -219,16 +211,12 @@ def facts_of(stored: StoredModel, kind: str, what: str) -> dict[str, Any]:
 def write_manifest(
     folder: Path, facts: Mapping[str, Any], results: Sequence[Result]
 ) -> None:
-    """Writes the manifest: facts, the results of the comparison, every checksum.
-
-    Verified and only measured differences have a maximum each.
-    """
-    greatest: dict[str, float] = {}
-    for r in results:
-        name = "max_difference" + ("_measured" if r.tolerance is None else "")
-        greatest[name] = max(r.difference, greatest.get(name, 0.0))
-    content = {**facts, **greatest, "verification": [r._asdict() for r in results]}
-    manifest.write_manifest(folder, content, _PACKAGES)
+    """Writes the manifest: facts, the results of the comparison, every checksum."""
+    compared = {
+        "max_difference": max(r.difference for r in results),
+        "verification": [r._asdict() for r in results],
+    }
+    manifest.write_manifest(folder, {**facts, **compared}, _PACKAGES)
 
 
 def trained_length_in(folder: Path) -> int | None:
