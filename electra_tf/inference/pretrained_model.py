@@ -220,14 +220,12 @@ class PretrainedModel(Model):
                 batch, ids.numpy()[:, 1:], probabilities.numpy()[:, 1:], strict=True
             )
             for (window, offsets), new_ids, values in rows:
-                text = texts[window.text]
+                text, found = texts[window.text], predictions[window.text]
                 tokens = zip(window.ids, offsets, new_ids, values, strict=False)
                 for old, (start, end), new, probability in tokens:
                     token = text[start:end], start, end, float(probability)
                     replacement = self.vocab.tokens[new] if new != old else None
-                    predictions[window.text].append(
-                        TokenPrediction(*token, replacement)
-                    )
+                    found.append(TokenPrediction(*token, replacement))
         return predictions
 
     def save(self, path: str | os.PathLike, format: str = "huggingface") -> None:

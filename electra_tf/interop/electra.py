@@ -140,13 +140,7 @@ def read(
             _PREFIX + name if name.startswith(parts) else name: array
             for name, array in tensors.items()
         }
-    # Some files repeat the word embeddings.
-    repeated = tensors.pop(_TIED, None)
-    if repeated is not None and not np.array_equal(repeated, tensors.get(_WORDS)):
-        raise UserError(
-            f"{place}: {_TIED} is not the word embeddings; an ELECTRA generator shares "
-            "the two."
-        )
+    drop_copy(tensors, _TIED, _WORDS, place)
     tensors = _known(tensors, note)
     known = networks.weight_names(shape.num_hidden_layers)
     ours = {name.huggingface: name.ours for name in known}
@@ -155,6 +149,16 @@ def read(
         if all(f"{layer}/kernel" in found for layer in task.layers):
             return found, task
     return found, None
+
+
+def drop_copy(tensors: Tensors, copy: str, words: str, place) -> None:
+    """Drops a second copy of the word embeddings, which some files have.
+
+    Raises `UserError` if it is another table: a generator shares the two.
+    """
+    table = tensors.pop(copy, None)
+    if table is not None and not np.array_equal(table, tensors.get(words)):
+        raise UserError(f"{place}: {copy} is not the word embeddings.")
 
 
 def _known(tensors: Tensors, note: Log) -> Tensors:

@@ -191,10 +191,8 @@ def read(
     """(weights by our names, the task's head), of weights in the file `place`."""
     if not any(name.startswith(_PREFIX) for name in tensors):  # a ModernBertModel
         tensors = {f"{_PREFIX}{name}": array for name, array in tensors.items()}
-    tied = tensors.pop("decoder.weight", None)
-    table = tensors.get(f"{_PREFIX}embeddings.tok_embeddings.weight")
-    if tied is not None and not np.array_equal(tied, table):
-        raise UserError(f"{place}: decoder.weight is not the word embeddings.")
+    words = f"{_PREFIX}embeddings.tok_embeddings.weight"
+    electra.drop_copy(tensors, "decoder.weight", words, place)
     head, task = _head(tensors, config)
     names = _names(shape.num_hidden_layers, head, task is not None)
     others = {name for name in tensors if not name.startswith(_PREFIX)}

@@ -33,13 +33,11 @@ def json_line(row: dict[str, Any]) -> str:
     return line
 
 
-def read_json_lines(
-    reader: TextReader, key: str, encoding_errors: str = "strict", start: int = 0
-) -> Iterator[TextReader]:
+def read_json_lines(reader: TextReader, key: str) -> Iterator[TextReader]:
     """Yields a reader for the text of each line; blank lines are skipped.
 
     Args:
-      reader: of the lines that begin at or after byte `start` of a file.
+      reader: of the lines of a file, or of a piece of it.
       key: of the text. A null is an empty text.
 
     Raises UserError (65), naming file and line, for other lines.
@@ -50,18 +48,18 @@ def read_json_lines(
             number += 1
             if not line.strip():
                 continue
-            place = functools.partial(_place, reader.name, start, number)
+            place = functools.partial(_place, reader, number)
             data = _text_of(line, key, place)
-            text = record(data, reader.name, encoding_errors, place)
+            text = record(data, reader.name, reader.encoding_errors, place)
             # Bytes were replaced in the line, before it was parsed.
             text.num_replaced = reader.num_replaced - replaced
             replaced = reader.num_replaced
             yield text
 
 
-def _place(name: str, start: int, number: int) -> str:
-    """Names a line by its number in the file; the reader began at byte `start`."""
-    return f"{name} line {number + lines_before(name, start)}"
+def _place(reader: TextReader, number: int) -> str:
+    """Names a line of a reader by its number in the file."""
+    return f"{reader.name} line {number + lines_before(reader.name, reader.start)}"
 
 
 def _text_of(line: str, key: str, place: Callable[[], str]) -> bytes:

@@ -267,19 +267,13 @@ def portions(units: Sequence[Unit], num_bytes: int | None = None) -> list[list[U
 
 def _read_lines(unit: Unit, reading: Reading) -> Iterator[TextReader]:
     with corpus.open_text(unit.path) as stream:
-        errors = reading.encoding_errors
-        reader = TextReader(stream, unit.path, errors, unit.start, unit.end)
-        yield from _documents(reader, unit.kind, reading, unit.start)
+        piece = reading.encoding_errors, unit.start, unit.end
+        reader = TextReader(stream, unit.path, *piece)
+        yield from _documents(reader, unit.kind, reading.text_key)
 
 
-def _documents(
-    reader: TextReader, kind: str, reading: Reading, start: int = 0
-) -> Iterator[TextReader]:
-    if kind != "json":
-        return iter([reader])
-    return records.read_json_lines(
-        reader, reading.text_key, reading.encoding_errors, start
-    )
+def _documents(reader: TextReader, kind: str, key: str) -> Iterator[TextReader]:
+    return records.read_json_lines(reader, key) if kind == "json" else iter([reader])
 
 
 def _read_packed(unit: Unit, reading: Reading) -> Iterator[TextReader]:
@@ -292,4 +286,4 @@ def _read_packed(unit: Unit, reading: Reading) -> Iterator[TextReader]:
                 "Unpack the archive.",
                 EXIT_DAMAGED,
             )
-        yield from _documents(reader, kind, reading)
+        yield from _documents(reader, kind, reading.text_key)
