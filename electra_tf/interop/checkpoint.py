@@ -177,28 +177,26 @@ class CheckpointInfo:
                 own = json.dumps({"vocab_file": self.vocab_file})
                 advice = f"These hparams fit it: {own}"
             vocab.check_same(self.vocab_sha256, f"{self.origin} was trained", advice)
-        found = self.compare(config, purpose)
-        reasons, remedies = [as_text(found, None)] if found else [], []
+        if vocab and purpose == FINETUNE and (stored := self.tokenizer_config):
+            lower = config.do_lower_case
+            ours = vocabulary.resolve_settings(vocab, do_lower_case=lower)
+            same_case = stored.do_lower_case == ours.do_lower_case
+            if same_case and not stored.equivalent(ours):
+                raise UserError(
+                    f"{self.origin} is another model: its text is {stored} there, "
+                    f"{ours} here.\nSet strip_accents in {vocab.path}.json as it was."
+                )
+        if not (found := self.compare(config, purpose)):
+            return
         fitting = hparams_of_fields((name, there) for name, there, _ in found)
         if purpose == FINETUNE and any(name in SHAPE for name, _, _ in found):
             fitting |= size_hparams(self.shape)
-        if vocab and purpose == FINETUNE and (stored := self.tokenizer_config):
-            ours = vocabulary.resolve_settings(
-                vocab, do_lower_case=config.do_lower_case
-            )
-            same_case = stored.do_lower_case == ours.do_lower_case
-            if same_case and not stored.equivalent(ours):
-                reasons.append(f"its text is {stored} there, {ours} here")
-                remedies.append(f"Set strip_accents in {vocab.path}.json as it was.")
+        remedy = f"These hparams fit it: {json.dumps(fitting)}"
         if purpose == EXPORT:
-            remedies = ["The files beside the weights and hparams must agree."]
-        elif fitting:
-            remedies.append(f"These hparams fit it: {json.dumps(fitting)}")
-        if reasons:
-            raise UserError(
-                f"{self.origin} is another model: {'; '.join(reasons)}.\n"
-                f"{' '.join(remedies)}"
-            )
+            remedy = "The files beside the weights and hparams must agree."
+        raise UserError(
+            f"{self.origin} is another model: {as_text(found, None)}.\n{remedy}"
+        )
 
     def finetuning_hparams(self, explicit: Mapping[str, Any]) -> dict[str, Any]:
         """Its shape and casing, as hparams of a fine-tuning run that sets `explicit`.
