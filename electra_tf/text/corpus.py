@@ -372,8 +372,11 @@ def _joined_streams(raw: Any, new: Callable[[], Any]) -> Iterator[bytes]:
                 if not (block := block.lstrip(b"\0")):
                     break
                 stream = new()
-            if data := stream.decompress(block):
+            data = stream.decompress(block, BLOCK_BYTES)
+            while data:
                 yield data
+                has_more = not (stream.eof or stream.needs_input)
+                data = stream.decompress(b"", BLOCK_BYTES) if has_more else b""
             block = stream.unused_data
     if not stream.eof:
         raise EOFError("it ends within its data")
