@@ -13,7 +13,8 @@ from electra_tf.finetune import preprocessing, qa, qa_answers, qa_graph
 from electra_tf.finetune.inputs import open_source
 from electra_tf.finetune.model import TaskHead
 from electra_tf.text import tokenization, vocabulary
-from electra_tf.text.tf_tokenization import EncoderInputs, TFTokenizer
+from electra_tf.text.tf_tokenization import TFTokenizer
+from electra_tf.text.tokenization import PackedTexts
 from tests.helpers.own_task import own_tasks
 from tests.helpers.runs import refused
 
@@ -95,11 +96,10 @@ def test_served_answers_are_those_of_trials(tmp_path, is_joint):
     states = tf.constant(rng.normal(size=(16, 99, 8)), tf.float32)
 
     def compute(inputs):
-        length = tf.shape(inputs.ids)[1]
-        features = {"input_mask": inputs.mask, "segment_ids": inputs.type_ids}
-        at = tf.range(length)[None] + tf.zeros_like(inputs.ids)
-        hidden = tf.gather_nd(states, tf.stack([at, inputs.ids], -1))
-        return head.outputs(hidden, features)
+        length = tf.shape(inputs.input_ids)[1]
+        at = tf.range(length)[None] + tf.zeros_like(inputs.input_ids)
+        hidden = tf.gather_nd(states, tf.stack([at, inputs.input_ids], -1))
+        return head.outputs(hidden, inputs._asdict())
 
     words = ["the", "dogs", "é", "ran."]
     contexts = [" ".join(rng.choice(words, n % 20)) for n in range(40)]
@@ -112,7 +112,7 @@ def test_served_answers_are_those_of_trials(tmp_path, is_joint):
         example, rows = task.input_example(number, fields), []
         for features in task.featurize(example, False):
             ids, types = features["input_ids"], features["segment_ids"]
-            row = EncoderInputs(*map(tf.constant, ([ids], [[1] * len(ids)], [types])))
+            row = PackedTexts(*map(tf.constant, ([ids], [[1] * len(ids)], [types])))
             found = qa_graph.outputs(task.config, compute, row)
             rows.append({name: value[0].numpy() for name, value in found.items()})
         found = task.prediction(example, rows)
