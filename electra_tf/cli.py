@@ -23,7 +23,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from absl import app, flags
+from absl import app, flags, logging
 
 from electra_tf import processes, startup
 from electra_tf.console import open_closed_streams, printable, say
@@ -131,6 +131,8 @@ class _PathParser(flags.ArgumentParser):
 
 def _call(main: Callable[[list[str]], Any], argv: list[str]) -> Any:
     """Calls `main` so that the user's mistakes end without a traceback."""
+    # absl shows what libraries report; commands have messages of their own.
+    logging.set_verbosity(logging.WARNING)
     try:
         code = main(argv)
     except UserError as e:

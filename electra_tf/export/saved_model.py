@@ -8,7 +8,6 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import tensorflow as tf
-from absl import logging
 
 from electra_tf.errors import UserError
 from electra_tf.export import ExportRequest, finetuned_task, parts
@@ -117,15 +116,11 @@ def fill_folder(
     text = "".join(f"{token}\n" for token in source.vocab.tokens)
     vocab_file.write_text(text, encoding="utf-8")
     servable.root.vocab_file = tf.saved_model.Asset(str(vocab_file))
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity(logging.WARNING)  # TensorFlow reports each step of a save.
     try:
         tf.saved_model.save(servable.root, str(folder), signatures=servable.signatures)
         vocab_file.unlink()
     except tf.errors.OpError as error:
         raise OSError(None, error.message.splitlines()[0]) from error
-    finally:
-        logging.set_verbosity(verbosity)
     tolerance = TOLERANCE[source.precision]
     loaded = tf.saved_model.load(readable_by_tensorflow(folder))
     results = _compared(loaded, servable.checks, tolerance)
