@@ -8,6 +8,7 @@ are edited by hand; this makes the dark ones of them. curves_*.svg are those of 
 runs of docs/metrics.md; commit 8d614726 has the code that drew them.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from html import escape
 from pathlib import Path
@@ -53,6 +54,14 @@ TEXTS = (
     ("He took off his hat and sat down in the said.", "said", "chair"),
     ("The old man gave her a cup of house.", "house", "tea"),
 )
+
+# docs/measurements/blimp.md: (minutes of one core, percent).
+BLIMP = {
+    "masked LM, 1 M words": [(3.7, 54.78), (7.9, 56.3), (14.3, 57.26), (28.8, 58.54)],
+    "masked LM, 10 M words": [(6.1, 57.04), (52.4, 58.95)],
+    "two towers, 10 M words": [(7.4, 57.28), (51.5, 60.68)],
+}
+PUBLISHED = "published after 1 M words", 61.19
 
 
 def text(x, y, words, colour, look=SANS, anchor="middle") -> str:
@@ -146,6 +155,40 @@ def draw_detection(page: Colours) -> Iterator[str]:
         yield text(840, y, verdict, page.text, anchor="end")
 
 
+def draw_blimp(page: Colours) -> Iterator[str]:
+    """Score against minutes, the minutes in logarithms."""
+    left, bottom, width, height, lowest, highest = 50, 250, 440, 220, 54, 62
+
+    def place(minutes, percent):
+        share = (percent - lowest) / (highest - lowest)
+        return left + width * math.log2(minutes / 3) / 5, bottom - height * share
+
+    for percent in range(lowest, highest + 1, 2):
+        _, y = place(3, percent)
+        yield f'<path d="M{left},{y} h{width}" stroke="{page.token}"/>'
+        yield text(left - 20, y, str(percent), page.faint)
+    for minutes in (3, 6, 12, 24, 48, 96):
+        yield text(place(minutes, 54)[0], bottom + 16, str(minutes), page.faint)
+    yield text(left + width / 2, bottom + 38, "minutes of one core", page.faint)
+    name, percent = PUBLISHED
+    end, y = place(96, percent)
+    look = f'stroke="{page.text}" stroke-dasharray="4"'
+    yield f'<path d="M{left},{y:.1f} H{end}" {look}/>'
+    yield text(end + 10, y, name, page.text, anchor="start")
+    colours = page.discriminator, page.faint, page.generator
+    ends = []
+    for (name, points), colour in zip(BLIMP.items(), colours, strict=True):
+        places = [place(*point) for point in points]
+        shown = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+        look = f'stroke="{colour}" stroke-width="2" fill="none"'
+        yield f'<polyline points="{shown}" {look}/>'
+        for x, y in places:
+            yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}"/>'
+        ends.append((places[-1][1], name, colour))
+    for number, (_, name, colour) in enumerate(sorted(ends)):
+        yield text(end + 10, 110 + 24 * number, name, colour, anchor="start")
+
+
 def save(name: str, size: tuple[int, int], title: str, draw: Callable) -> None:
     """Writes a picture for light and for dark pages."""
     width, height = size
@@ -173,3 +216,4 @@ if __name__ == "__main__":
         darken(name)
     save("schedules", (900, 140), "Learning-rate schedules", draw_schedules)
     save("detect", (860, 280), "Replaced words, caught and missed", draw_detection)
+    save("blimp", (780, 300), "BLiMP after minutes of training", draw_blimp)
