@@ -26,8 +26,8 @@ ROOT = Path(__file__).resolve().parents[1]
 CORE = {
     "pretrain/masking.py": "pretrain/test_mask* pretrain/test_word* parity",
     "pretrain/generators.py": "pretrain/test_[go]* parity",
-    "pretrain/objectives.py": "pretrain/test_[hmop]* parity",
-    "pretrain/pretraining.py": "pretrain/test_[emp]* parity",
+    "pretrain/objectives.py": "pretrain/test_[hmop]* inference/test_sc* parity",
+    "pretrain/pretraining.py": "pretrain/test_[emp]* test_keras.py parity",
     "model/heads.py": "model/test_heads.py pretrain/test_[egop]* parity",
     "train/optimization.py": "train/test_opt* train/test_loop* parity",
     "data/record_making.py": "data parity scripts/test_build_pretraining_dataset.py",
