@@ -167,6 +167,11 @@ VOCAB = Vocabulary(("[UNK]", "[CLS]", "[SEP]", "[MASK]", "[PAD]", "a", "b"))
 PAD, CLS, SEP = 4, 1, 2
 
 
+def test_words_stand_as_in_the_text(tiny):
+    words = Tokenizer(tiny).words(" Hello, Wörld's  e\u0301tude 東京!")
+    assert words == ["Hello", ",", "Wörld", "'", "s", "e\u0301tude", "東", "京", "!"]
+
+
 def test_a_text_and_a_pair():
     one = tokenization.join(VOCAB, [5, 6])
     assert one == ([CLS, 5, 6, SEP], [0, 0, 0, 0])
