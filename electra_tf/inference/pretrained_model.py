@@ -29,9 +29,10 @@ from electra_tf.pretrain.stored import read
 from electra_tf.storage.checkpoints import of_arrays
 from electra_tf.text import tokenization
 from electra_tf.text.tokenization import Tokenizer, each_text
-from electra_tf.text.vocabulary import Vocabulary
+from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
 if TYPE_CHECKING:
+    from electra_tf.config.pretraining import PretrainingConfig
     from electra_tf.pretrain.pretraining import ElectraPretrainer
 
 
@@ -160,6 +161,16 @@ class PretrainedModel(Model):
             self._detect = traced(self._probabilities)
             self._corrupt = traced(self._corrupted)
         self._logits_at = network.generator.logits_at
+
+    @classmethod
+    def trained(
+        cls, config: PretrainingConfig, vocab: Vocabulary, network
+    ) -> PretrainedModel:
+        """The model of an ElectraPretrainer, or TextEncoder, that a program trained."""
+        settings = resolve_settings(vocab, do_lower_case=config.do_lower_case)
+        known = {k: getattr(config, k) for k in ("generator", "max_seq_length")}
+        rest = settings, {}, {}, 0, config.model_dir, known
+        return cls(StoredModel(config, vocab, *rest), network)
 
     @classmethod
     def of(cls, stored: StoredModel, precision: str = "float32") -> PretrainedModel:

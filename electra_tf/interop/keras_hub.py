@@ -286,4 +286,4 @@ def _tokenizer_config(folder: Path) -> TokenizerConfig | None:
         return None
     settings = manifest.read_json(path).get("config") or {}
     names = {"do_lower_case": "lowercase", "strip_accents": "strip_accents"}
-    return config_of_bert({k: settings.get(v, False) for k, v in names.items()}, path)
+    return config_of_bert({k: bool(settings.get(v)) for k, v in names.items()}, path)

@@ -233,7 +233,7 @@ class Mirror:
         for step in steps:
             files = _files_of(step, names)
             if files[-1] not in there or remote.has_changed(folder, files[-1]):
-                remote.remove(folder, files[-1:])
+                remote.remove(folder, reversed(files))
                 remote.put(folder, files)
         remote.put(folder, [POINTER] if POINTER in names else [])
         there = set(remote.listing(folder))

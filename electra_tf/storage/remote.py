@@ -346,10 +346,11 @@ def remove(path: str | os.PathLike, names: Iterable[str]) -> None:
     """Removes objects below a path, one after the other; a no-op for local paths."""
     if not url_of(path):
         return
-    with opened(path, writes=True) as (store, key):
+    with opened(path, writes=True) as (store, key), _state_of(path) as state:
         for name in names:
             with contextlib.suppress(FileNotFoundError):
                 store.rm_file(os.path.join(key, name))
+            state.pop(name, None)
 
 
 def check_writable(path: str | os.PathLike) -> None:

@@ -69,7 +69,8 @@ class WarmupPolynomialDecay(
         length = total if self.decay_steps is None else self.decay_steps
         if length:
             done = tf.minimum(step, total) - (total - length)
-            rate *= tf.pow(1.0 - tf.maximum(done, 0.0) / length, self.power)
+            left = tf.maximum(0.0, 1.0 - tf.maximum(done, 0.0) / length)  # of rounding
+            rate *= tf.pow(left, self.power)
         warmup = max(total * self.warmup_proportion, self.warmup_steps)
         if warmup > 0:
             rate *= tf.minimum(1.0, step / warmup)

@@ -141,3 +141,15 @@ def test_control_characters_do_not_reach_the_terminal():
     for text in ("x\x1b]0;title\x07y", "\x9b2J", "\r\x7f\x08"):
         shown = detection.to_terminal(text * 3, tokens, colour=False)
         assert not re.search(r"[\x00-\x1f\x7f-\x9f]", shown), shown
+
+
+def test_a_model_trained_in_a_program_has_the_methods_of_a_loaded_one(model, tmp_path):
+    parts = model.config, model.vocab, model.pretrainer
+    trained = electra_tf.PretrainedModel.trained(*parts)
+    assert trained.detect(TEXT) == model.detect(TEXT)
+    trained.save(tmp_path / "saved")
+    loaded = electra_tf.load(tmp_path / "saved" / "discriminator")
+    [found], [expected] = loaded.detect(TEXT), model.detect(TEXT)
+    np.testing.assert_allclose(
+        [t.probability for t in found], [t.probability for t in expected], atol=1e-5
+    )

@@ -465,3 +465,8 @@ def test_the_graph_has_one_function_for_updates_of_a_kind():
     kinds = {(shape, path in NOT_DECAYED) for path, shape in SHAPES.items()}
     assert len(functions) == len(kinds) < len(SHAPES)
     assert all(function.attr["_noinline"].b for function in functions)
+
+
+def test_no_rate_is_negative_behind_the_end():
+    rate = WarmupPolynomialDecay(1.0, 999, power=0.5, decay_steps=99.9)
+    assert rate(tf.constant(999)) == rate(tf.constant(2000)) == 0.0
