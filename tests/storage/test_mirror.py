@@ -77,6 +77,19 @@ def test_saves_go_up_and_come_down(run):
     assert set(os.listdir(run)) == files_of(3) | {"checkpoint"}
 
 
+def test_a_checkpoint_deleted_from_the_bucket_is_uploaded_again(run):
+    with Mirror(run, keep=2) as folder:
+        Checkpoints(run, keep=2, mirror=folder).save(1, {"w": np.zeros(3, np.float32)})
+        folder.upload()
+        before = there()
+        memory = fsspec.filesystem("memory")
+        for name in memory.find("bucket/run"):
+            if "ckpt" in name:
+                memory.rm_file(name)
+        folder.upload()
+        assert there() == before
+
+
 def test_a_checkpoint_that_was_not_uploaded_is_dropped(run):
     """The bucket counts, even on the machine that was ahead of it."""
     train(run, 1)
