@@ -21,39 +21,28 @@ JSON_ERRORS = (ValueError, LookupError, TypeError, AttributeError, OverflowError
 
 
 class Left(NamedTuple):
-    """The message for a flag, a hparam or a hparam's value that was removed.
+    """A flag, a hparam or a hparam's value that was removed in version 0.2.
 
     Attributes:
-      message: the version it left in, and what to use instead.
+      instead: what to use.
       default: of a hparam: its former default, which saved configs hold and which is
         dropped without a word; a tuple: any of several.
     """
 
-    message: str
+    instead: str
     default: Any = None
+
+    def __str__(self) -> str:
+        return f"left in version 0.2: {self.instead}"
 
 
 # "--flag", "--flag value", "hparam" or "hparam value", as CHANGELOG.md lists them.
-_FILTER = Left("left in version 0.2: filter with datatrove first (docs/corpora.md)")
-_MEASURED = (
-    "left in version 0.2: it did not pay (docs/measurements/experiments.md); commit "
-    "29150232 has its code"
-)
-_NEGATIVE = (
-    "left in version 0.2: a negative result of the ELECTRA paper (appendix H); commit "
-    "29150232 has its code"
-)
-_TFDS = (
-    "left in version 0.2: use Hugging Face's Parquet files "
-    "(docs/fine_tuning_reference.md)"
-)
-_LITERT = Left(
-    "left in version 0.2: tf.lite is leaving TensorFlow; export saved_model or onnx"
-)
-_INT8 = Left(
-    "left in version 0.2: give the ONNX file to quantize_dynamic of "
-    "onnxruntime.quantization (docs/serving.md)"
-)
+_FILTER = Left("filter with datatrove first (docs/corpora.md)")
+_LITERT = Left("tf.lite is leaving TensorFlow; export saved_model or onnx")
+_MEASURED = "it did not pay (docs/measurements/experiments.md)"
+_NEGATIVE = "a negative result of the ELECTRA paper (appendix H)"
+_CODE = "commit 29150232 has its code"
+_TFDS = "use Hugging Face's Parquet files (docs/fine_tuning_reference.md)"
 LEFT: dict[str, Left] = {
     "--min-document-chars": _FILTER,
     "--min-letters": _FILTER,
@@ -63,57 +52,49 @@ LEFT: dict[str, Left] = {
     "--drop-duplicate-lines": _FILTER,
     "--format litert": _LITERT,
     "--format tflite": _LITERT,
-    "--precision int8": _INT8,
-    "--sweep": Left(
-        "left in version 0.2: fine-tune from each checkpoint in a shell loop "
-        "(docs/fine_tuning_reference.md)"
+    "--precision int8": Left(
+        "give the ONNX file to quantize_dynamic of onnxruntime.quantization "
+        "(docs/serving.md)"
     ),
-    "class_weights": Left(
-        "left in version 0.2: the description of a task in tasks has its own "
-        "(docs/fine_tuning.md)",
-        {},
-    ),
+    "--parallel": Left("start processes with --trial (docs/fine_tuning.md)"),
+    "--sweep": Left("fine-tune in a shell loop (docs/fine_tuning_reference.md)"),
+    "class_weights": Left("it is a key of a task in tasks (docs/fine_tuning.md)", {}),
     "data_source": Left(_TFDS, "files"),
     "tfds_data_dir": Left(_TFDS),
     "write_pictures": Left(
-        "left in version 0.2: TensorBoard draws the curves; the confusion matrices are "
-        "in the results' JSON",
+        "TensorBoard draws the curves; confusion matrices are in the results' JSON",
         False,
     ),
-    "contrastive_weight": Left(_MEASURED, 0.0),
-    "contrastive_group": Left(_MEASURED, (32, 4)),  # 4: of debug
-    "generator mixture": Left(_MEASURED),
-    "objective electra_sentence": Left(_NEGATIVE),
-    "sentence_weight": Left(_NEGATIVE, 1.0),
-    "intact_share": Left(_NEGATIVE, 0.2),
-    "rare_mask_power": Left(_NEGATIVE, 0.0),
+    "contrastive_weight": Left(f"{_MEASURED}; {_CODE}", 0.0),
+    "contrastive_group": Left(f"{_MEASURED}; {_CODE}", (32, 4)),  # 4: of debug
+    "generator mixture": Left(f"{_MEASURED}; {_CODE}"),
+    "objective electra_sentence": Left(f"{_NEGATIVE}; {_CODE}"),
+    "sentence_weight": Left(f"{_NEGATIVE}; {_CODE}", 1.0),
+    "intact_share": Left(f"{_NEGATIVE}; {_CODE}", 0.2),
+    "rare_mask_power": Left(f"{_NEGATIVE}; {_CODE}", 0.0),
     "electra_15_positions": Left(
-        "left in version 0.2: electra_15 learns from the masked positions, as in the "
-        "paper's Table 5; commit 29150232 has the other draw",
+        f"electra_15 learns from masked positions, as in the paper's Table 5; {_CODE}",
         "masked",
     ),
     "sample_steps": Left(
-        "left in version 0.2: run_inference.py detect --corrupt shows what the model "
-        "of a checkpoint finds (docs/pretraining.md)",
+        "run_inference.py detect --corrupt shows what the model of a checkpoint finds "
+        "(docs/pretraining.md)",
         0,
     ),
     "cloze_chunk_size": Left(
-        "left in version 0.2: the device decides; gradient_accumulation_steps needs "
-        "less memory"
+        "the device decides; gradient_accumulation_steps needs less memory"
     ),
     "compilation_cache": Left(
-        "left in version 0.2, unused: docs/hardware.md has TensorFlow's own cache",
-        (True, False),
+        "unused; docs/hardware.md has TensorFlow's own cache", (True, False)
     ),
     "curriculum_decay": Left(
-        "left in version 0.2: the temperature falls exponentially, as in Fast-ELECTRA",
-        "exponential",
+        "the temperature falls exponentially, as in Fast-ELECTRA", "exponential"
     ),
     "word_list": Left(
-        "left in version 0.2: separate the words of Japanese or Thai text by spaces "
-        "first; Chinese is masked by characters (docs/objectives.md)"
+        "separate the words of Japanese or Thai text by spaces first; Chinese is "
+        "masked by characters (docs/objectives.md)"
     ),
-    "unigram_share": Left(f'{_MEASURED}. "generator": "unigram" did', 0.0),
+    "unigram_share": Left(f'{_MEASURED}; "generator": "unigram" did', 0.0),
 }
 
 

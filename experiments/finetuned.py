@@ -26,6 +26,7 @@ from typing import Any
 
 import scales
 from absl import flags
+from jobs import Commands, run_commands
 from report import markdown, mean_with_error, standard_error
 from scales import GLUE
 
@@ -39,7 +40,6 @@ from electra_tf.finetune.registry import originals_with_data
 from electra_tf.finetune.run import hparams_of
 from electra_tf.interop import readers
 from electra_tf.interop.checkpoint import CheckpointInfo
-from electra_tf.processes import Commands, run_commands
 from electra_tf.storage.files import atomic_write
 
 _DATA_DIR = cli.define_path("data_dir", None, "Vocabulary, data of tasks and models.")

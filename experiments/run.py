@@ -25,6 +25,7 @@ import report
 import scales
 from absl import flags
 from comparisons import COMPARISONS
+from jobs import Commands, run_commands
 from report import RANDOM, ROOT, Comparison, Row, Variant
 from scales import Scale, merged
 
@@ -36,7 +37,6 @@ from electra_tf.config.run import RunConfig
 from electra_tf.console import Console
 from electra_tf.errors import EXIT_OK, UserError
 from electra_tf.interop.checkpoint import SHAPE
-from electra_tf.processes import Commands, run_commands
 from electra_tf.storage.checkpoints import differences
 from electra_tf.storage.files import atomic_write, check_place
 from electra_tf.storage.lock import Lock

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jobs import Commands
 from report import ROOT, Comparison
 
 from electra_tf.config.finetuning import FinetuningConfig
@@ -22,7 +23,6 @@ from electra_tf.config.model import SIZES
 from electra_tf.config.run import read_config
 from electra_tf.errors import UserError
 from electra_tf.finetune.registry import originals_with_data
-from electra_tf.processes import Commands
 from electra_tf.storage.files import atomic_write
 from electra_tf.storage.manifest import sha256
 

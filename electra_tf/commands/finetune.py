@@ -27,12 +27,6 @@ flags.DEFINE_integer(
     "the results.",
     lower_bound=1,
 )
-flags.DEFINE_integer(
-    "parallel",
-    0,
-    "Trials at a time, each in its own process and on its own GPU, if any.",
-    lower_bound=0,
-)
 flags.DEFINE_boolean(
     "merge", False, "Print and write the results of finished trials; run none."
 )

@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from electra_tf import startup
@@ -23,7 +21,6 @@ from electra_tf.finetune import results as files
 from electra_tf.finetune.task import Task
 from electra_tf.interop import checkpoint, readers
 from electra_tf.interop.checkpoint import FINETUNE, CheckpointInfo
-from electra_tf.processes import Commands, run_commands
 from electra_tf.storage.files import check_place
 from electra_tf.storage.mirror import Mirror, Outputs
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
@@ -42,7 +39,6 @@ class Flags(NamedTuple):
     Attributes:
       hparams: with those of --config.
       trial: the only trial to make, for job arrays; None: all.
-      parallel: trials at a time, each in a process of its own.
       merge: make no trial; collect the results of those that are made.
     """
 
@@ -50,7 +46,6 @@ class Flags(NamedTuple):
     model_name: str
     hparams: dict[str, Any]
     trial: int | None
-    parallel: int
     merge: bool
 
 
@@ -110,8 +105,6 @@ def run(
         config = config.replaced(results_txt=f"{path}_eval_results.txt")
     tasks = make_tasks(config, vocab, console, trained)
     results = results_of(config, source, vocab, tasks, flags.trial)
-    if flags.parallel > 1:
-        return run_parallel(flags.parallel, results, config, console)
     placement = prepare_devices(config, console)
     from electra_tf.finetune.trial import Run
 
@@ -188,13 +181,11 @@ def numbers(config: FinetuningConfig) -> range:
 
 def check_flags(flags: Flags, config: FinetuningConfig) -> None:
     """Raises a UserError for flags about trials that do not go together."""
-    chosen = {"--trial": flags.trial, "--parallel": flags.parallel > 1}
-    chosen["--merge"] = flags.merge
-    names = [name for name, value in chosen.items() if value]
-    if len(names) > 1:
-        raise UserError(f"{names[0]} and {names[1]} exclude each other.", EXIT_FLAGS)
-    if names and not (config.do_train and config.do_eval):
-        raise UserError(f"{names[0]} needs do_train and do_eval.")
+    if flags.trial and flags.merge:
+        raise UserError("--trial and --merge exclude each other.", EXIT_FLAGS)
+    if (flags.trial or flags.merge) and not (config.do_train and config.do_eval):
+        name = "--trial" if flags.trial else "--merge"
+        raise UserError(f"{name} needs do_train and do_eval.")
     if (flags.trial or 1) > config.num_trials:
         raise UserError(f"--trial {flags.trial}: num_trials is {config.num_trials}.")
 
@@ -269,30 +260,6 @@ def show(results: files.Results, config: FinetuningConfig, console: Console) -> 
     console.log(results.table())
     console.log(f"Written to {config.results_txt} and {config.results_json}")
     return EXIT_OK
-
-
-def run_parallel(
-    count: int, results: files.Results, config: FinetuningConfig, console: Console
-) -> int:
-    """Makes the trials that are not made yet, `count` at a time, by `--trial`."""
-    # A list of flags ends with the last one of a name.
-    command = [sys.executable, *sys.argv, "--parallel=0"]
-    stem = config.results_json.removesuffix(".json")
-    predicting = config.n_writes_test if config.write_test_outputs else 0
-    jobs = [
-        Commands(
-            f"Trial {k}", [[*command, f"--trial={k}"]], Path(f"{stem}.trial_{k}.log")
-        )
-        for k in numbers(config)
-        if k not in results.trials or k <= predicting
-    ]
-    code = run_commands(jobs, count, console)
-    if code == EXIT_PREEMPTED:
-        console.log("Run the same command again to continue.")
-    if code:
-        return code
-    results.load()
-    return show(results, config, console)
 
 
 def prepare_devices(config: FinetuningConfig, console: Console):

@@ -2,11 +2,16 @@
 """Experiments: equal compute, one run survives a kill, mistakes end it at once."""
 
 import json
+import os
+import signal
 import statistics
+import sys
+import threading
 import time
 
 import blimp
 import finetuned
+import jobs
 import numpy as np
 import pytest
 import report
@@ -15,7 +20,8 @@ from comparisons import COMPARISONS
 from report import RANDOM, Row, Variant
 
 from electra_tf.config.objectives import OBJECTIVES
-from electra_tf.errors import EXIT_CONFIG
+from electra_tf.console import Console
+from electra_tf.errors import EXIT_CONFIG, EXIT_PREEMPTED
 from tests.helpers import forked_runs
 from tests.helpers.process_tree import children_of, is_alive
 from tests.helpers.runs import ROOT, check_ok, run_script, tiny, write_tiny_data
@@ -287,3 +293,42 @@ def test_views_of_one_sequence_find_each_other(monkeypatch):
     assert contrast(np.concatenate([one, 3 * one])).numpy().max() < 1e-6
     other = np.roll(one, 1, axis=0)
     assert contrast(np.concatenate([one, other])).numpy().min() > 10
+
+
+# Commands, several at a time.
+
+SAVES = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(42))
+print("begun", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_signal_ends_all_commands_and_starts_no_other(tmp_path):
+    command = [sys.executable, "-c", SAVES]
+    every = [jobs.Commands(f"run {k}", [command], tmp_path / f"{k}.log") for k in "123"]
+
+    def stop():
+        logs = [job.log for job in every[:2]]
+        while not all(log.is_file() and log.read_text() for log in logs):
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=stop, daemon=True).start()
+    code = jobs.run_commands(every, 2, Console(silent=True))
+    assert code == EXIT_PREEMPTED and not every[2].log.exists()
+
+
+def test_log_is_not_written_through_a_link(tmp_path):
+    other, log = tmp_path / "other", tmp_path / "run.log"
+    other.write_text("precious")
+    # The second appends to the log of the first.
+    swap = "import os; os.remove({!r}); os.symlink({!r}, {!r})"
+    swap = swap.format(str(log), str(other), str(log))
+    commands = [sys.executable, "-c", swap], [sys.executable, "-c", "print(1)"]
+    log.symlink_to(other)
+    with pytest.raises(OSError, match="symbolic links"):
+        job = jobs.Commands("run", commands, log)
+        jobs.run_commands([job], 1, Console(silent=True))
+    assert other.read_text() == "precious"
