@@ -237,7 +237,7 @@ def _normalize(args: Sequence[str]) -> list[str]:
         flag = f"--{_hyphens(name)}"
         for given in (flag, f"{flag} {value if equals else ''.join(args[:1])}"):
             if left := LEFT.get(given):
-                _refuse(f"{given} {left}.")
+                _refuse(f"{given} {left.message}.")
         name = _flag_name(name)
         if name is None:
             result.append(arg)

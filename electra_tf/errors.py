@@ -21,10 +21,10 @@ JSON_ERRORS = (ValueError, LookupError, TypeError, AttributeError, OverflowError
 
 
 class Left(NamedTuple):
-    """A flag, a hparam or a hparam's value that was removed in version 0.2.
+    """A flag, a hparam or a hparam's value that was removed.
 
     Attributes:
-      instead: what to use.
+      instead: what to use, or why it left.
       default: of a hparam: its former default, which saved configs hold and which is
         dropped without a word; a tuple: any of several.
     """
@@ -32,17 +32,18 @@ class Left(NamedTuple):
     instead: str
     default: Any = None
 
-    def __str__(self) -> str:
+    @property
+    def message(self) -> str:
+        """Follows the name of what was removed."""
         return f"left in version 0.2: {self.instead}"
 
 
-# "--flag", "--flag value", "hparam" or "hparam value", as CHANGELOG.md lists them.
 _FILTER = Left("filter with datatrove first (docs/corpora.md)")
 _LITERT = Left("tf.lite is leaving TensorFlow; export saved_model or onnx")
 _MEASURED = "it did not pay (docs/measurements/experiments.md)"
 _NEGATIVE = "a negative result of the ELECTRA paper (appendix H)"
-_CODE = "commit 29150232 has its code"
 _TFDS = "use Hugging Face's Parquet files (docs/fine_tuning_reference.md)"
+# "--flag", "--flag value", "hparam" or "hparam value", as CHANGELOG.md lists them.
 LEFT: dict[str, Left] = {
     "--min-document-chars": _FILTER,
     "--min-letters": _FILTER,
@@ -52,49 +53,27 @@ LEFT: dict[str, Left] = {
     "--drop-duplicate-lines": _FILTER,
     "--format litert": _LITERT,
     "--format tflite": _LITERT,
-    "--precision int8": Left(
-        "give the ONNX file to quantize_dynamic of onnxruntime.quantization "
-        "(docs/serving.md)"
-    ),
+    "--precision int8": Left("quantise the ONNX file (docs/serving.md)"),
     "--parallel": Left("start processes with --trial (docs/fine_tuning.md)"),
-    "--sweep": Left("fine-tune in a shell loop (docs/fine_tuning_reference.md)"),
-    "class_weights": Left("it is a key of a task in tasks (docs/fine_tuning.md)", {}),
+    "--sweep": Left("fine-tune from each checkpoint in a shell loop"),
+    "class_weights": Left("the description of a task has its own", {}),
     "data_source": Left(_TFDS, "files"),
     "tfds_data_dir": Left(_TFDS),
-    "write_pictures": Left(
-        "TensorBoard draws the curves; confusion matrices are in the results' JSON",
-        False,
-    ),
-    "contrastive_weight": Left(f"{_MEASURED}; {_CODE}", 0.0),
-    "contrastive_group": Left(f"{_MEASURED}; {_CODE}", (32, 4)),  # 4: of debug
-    "generator mixture": Left(f"{_MEASURED}; {_CODE}"),
-    "objective electra_sentence": Left(f"{_NEGATIVE}; {_CODE}"),
-    "sentence_weight": Left(f"{_NEGATIVE}; {_CODE}", 1.0),
-    "intact_share": Left(f"{_NEGATIVE}; {_CODE}", 0.2),
-    "rare_mask_power": Left(f"{_NEGATIVE}; {_CODE}", 0.0),
-    "electra_15_positions": Left(
-        f"electra_15 learns from masked positions, as in the paper's Table 5; {_CODE}",
-        "masked",
-    ),
-    "sample_steps": Left(
-        "run_inference.py detect --corrupt shows what the model of a checkpoint finds "
-        "(docs/pretraining.md)",
-        0,
-    ),
-    "cloze_chunk_size": Left(
-        "the device decides; gradient_accumulation_steps needs less memory"
-    ),
-    "compilation_cache": Left(
-        "unused; docs/hardware.md has TensorFlow's own cache", (True, False)
-    ),
-    "curriculum_decay": Left(
-        "the temperature falls exponentially, as in Fast-ELECTRA", "exponential"
-    ),
-    "word_list": Left(
-        "separate the words of Japanese or Thai text by spaces first; Chinese is "
-        "masked by characters (docs/objectives.md)"
-    ),
-    "unigram_share": Left(f'{_MEASURED}; "generator": "unigram" did', 0.0),
+    "write_pictures": Left("TensorBoard draws the curves", False),
+    "contrastive_weight": Left(_MEASURED, 0.0),
+    "contrastive_group": Left(_MEASURED, (32, 4)),  # 4: of debug
+    "generator mixture": Left(_MEASURED),
+    "unigram_share": Left(f'{_MEASURED}. "generator": "unigram" did', 0.0),
+    "objective electra_sentence": Left(_NEGATIVE),
+    "sentence_weight": Left(_NEGATIVE, 1.0),
+    "intact_share": Left(_NEGATIVE, 0.2),
+    "rare_mask_power": Left(_NEGATIVE, 0.0),
+    "electra_15_positions": Left("electra_15 learns from masked positions", "masked"),
+    "sample_steps": Left("use run_inference.py detect --corrupt", 0),
+    "cloze_chunk_size": Left("the device decides"),
+    "compilation_cache": Left("docs/hardware.md has TensorFlow's", (True, False)),
+    "curriculum_decay": Left("the temperature falls exponentially", "exponential"),
+    "word_list": Left("separate words by spaces first (docs/objectives.md)"),
 }
 
 

@@ -31,7 +31,7 @@ def refused(name, capsys):
 
 @pytest.mark.parametrize("name", [*LEFT, "--a-flag"])
 def test_what_has_left_is_refused_with_its_message(name, monkeypatch, capsys):
-    monkeypatch.setitem(LEFT, "--a-flag", Left("left: use datatrove"))
+    monkeypatch.setitem(LEFT, "--a-flag", Left("use datatrove"))
     message = refused(name, capsys)
     assert message.removeprefix("error: ").startswith(name.partition("=")[0])
     assert f" {LEFT[name].message}." in message

@@ -205,7 +205,7 @@ def check(cls: type, hparams: dict[str, Any], source: str) -> dict[str, Any]:
             former = LEFT[name].default
             if value in (former if isinstance(former, tuple) else (former,)):
                 continue
-            raise UserError(f"{name} in {source} {LEFT[name]}.")
+            raise UserError(f"{name} in {source} {LEFT[name].message}.")
         if name not in fields:
             close = difflib.get_close_matches(name.lower(), list(fields), n=1)
             hint = f"did you mean {show(close[0])}?" if close else "see docs/hparams.md"
@@ -219,7 +219,7 @@ def _checked(field: dataclasses.Field, hint: Any, value: Any, source: str) -> An
     converted = _of_type(hint, value)
     if not isinstance(allowed, str):
         if left := LEFT.get(f"{field.name} {value}"):
-            raise UserError(f"{field.name} {value} in {source} {left}.")
+            raise UserError(f"{field.name} {value} in {source} {left.message}.")
         if converted not in allowed:
             wrong = " or ".join(map(show, allowed))
     elif converted is _WRONG or not _is_within(allowed, converted):
