@@ -87,8 +87,7 @@ def main(
             if dry_run:
                 return runs.describe(run, start)
             if config.do_train:
-                with StopRequest(limit, started) as stop:
-                    return runs.train(run, start, stop)
+                return runs.train(run, start, StopRequest(limit, started))
             return runs.evaluate(run, start)
 
 

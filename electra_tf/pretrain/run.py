@@ -36,7 +36,7 @@ from electra_tf.train import distribution, loop, optimization, reporting
 from electra_tf.train.distribution import Placement
 from electra_tf.train.reporting import EVALUATIONS, Journal
 from electra_tf.train.step import Evaluation, TrainingStep, TrainState
-from electra_tf.train.supervisor import Cluster, StopRequest, leave_at_once
+from electra_tf.train.supervisor import Cluster, StopRequest
 
 
 class Run(NamedTuple):
@@ -114,7 +114,7 @@ def _train_phases(run: Run, stop: StopRequest) -> bool:
     """Trains from the state's step on; returns whether the end was reached."""
     config, console, done = run.config, run.console, run.state.step
     ahead = check_data(config, run.data, run.placement, done, console)
-    _catch_up(run)
+    _catch_up(run, stop)
     if done >= config.num_train_steps:
         console.log(
             f"Trained for {done} of {config.num_train_steps} steps already: nothing to "
@@ -124,7 +124,8 @@ def _train_phases(run: Run, stop: StopRequest) -> bool:
     if run.placement.is_chief:
         reporting.cut_after(config.model_dir, done)
     console.heading("Running training")
-    return all(_train_phase(run, phase, stop) for phase in ahead)
+    with stop:  # Now there is something to save.
+        return all(_train_phase(run, phase, stop) for phase in ahead)
 
 
 def _draw_curves(run: Run) -> None:
@@ -334,16 +335,18 @@ def _train_phase(run: Run, phase: Phase, stop: StopRequest) -> bool:
         part,
         num_train_steps=phase.end,
         watch=monitor if placement.is_chief else None,
-        evaluate=PeriodicEvaluation(run, phase) if config.eval_every_steps else None,
+        evaluate=(
+            PeriodicEvaluation(run, phase, stop) if config.eval_every_steps else None
+        ),
     ).run(stop)
 
 
-def _catch_up(run: Run) -> None:
+def _catch_up(run: Run, stop: StopRequest) -> None:
     """Makes the evaluation of the state's step that a stop prevented."""
     step, every = run.state.step, run.config.eval_every_steps
     if not every or not step or step % every:
         return
-    evaluate = PeriodicEvaluation(run, run.config.phase_at(step - 1))
+    evaluate = PeriodicEvaluation(run, run.config.phase_at(step - 1), stop)
     workers = run.placement.workers
     # Only the chief has the journal.
     if workers.gather([not evaluate.journal.has(step)])[0, 0]:
@@ -356,8 +359,8 @@ class PeriodicEvaluation:
     Writes them to evaluations.jsonl and TensorBoard.
     """
 
-    def __init__(self, run: Run, phase: Phase):
-        self._run, self._part = run, phase.config
+    def __init__(self, run: Run, phase: Phase, stop: StopRequest):
+        self._run, self._part, self._stop = run, phase.config, stop
         self._evaluation = Evaluation(task_of(run.state.model, phase), run.placement)
         begin = run.state.step, run.placement.is_chief
         self.journal = Journal(run.config.model_dir, EVALUATIONS, "eval", *begin)
@@ -367,7 +370,8 @@ class PeriodicEvaluation:
         run, config = self._run, self._run.config
         batches = batches_of(self._part, run.data, run.placement, training=False)
         size = config.num_eval_steps, config.eval_batch_size
-        with leave_at_once():  # The weights are saved; the next start evaluates them.
+        # The weights are saved; the next start evaluates them.
+        with self._stop.leave_at_once():
             metrics = self._evaluation(batches, *size, Console(silent=True))
         shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
         run.console.log(f"Evaluation at step {step:,}: {shown}")

@@ -96,7 +96,7 @@ class Loop:
                 with workers.cluster.patience():
                     metrics = self.step.run(batches, self.done, count)
                 pace.adapt(count, time.monotonic() - since)
-                failure = self._advance(metrics)
+                failure = self._advance(metrics, stop)
                 seconds = pace.seconds + saver.seconds
                 reason = stop.reason(2 * max(seconds, decision.seconds))
                 decision = workers.decide(failure, reason, pace.count, seconds)
@@ -114,16 +114,20 @@ class Loop:
             self.console.log(f"{decision.reason}: saved at step {self.done}.")
         return self.is_over
 
-    def _advance(self, metrics: dict[str, np.ndarray]) -> UserError | None:
+    def _advance(
+        self, metrics: dict[str, np.ndarray], stop: StopRequest
+    ) -> UserError | None:
         """Adds completed steps and evaluates; returns this worker's failure.
 
-        All workers take part in an evaluation, or none: they decide before it.
+        All workers take part in an evaluation, or none: they decide before it. One that
+        a stop prevents is left to the next start.
         """
         step = self.done + len(metrics["loss"])
         is_due = self.evaluate and step % self.config.eval_every_steps == 0
         failure = failure_of(lambda: self._add(metrics, is_due))
-        if is_due:
-            self.placement.workers.decide(failure)
+        if is_due and self.placement.workers.decide(failure, stop.reason()).reason:
+            self.is_over = False  # at the last step, too
+        elif is_due:
             failure = failure_of(self._evaluate)
         return failure
 

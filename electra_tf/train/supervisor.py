@@ -287,16 +287,16 @@ def plain_signals(seconds: float) -> Iterator[None]:
 def leave_at_once() -> Iterator[None]:
     """Signals in the block end the process at once, with exit code 42.
 
-    For the time before and after training and in evaluations, with nothing to save.
+    For the time before and after training, with nothing to save.
     """
-
-    def leave(number: int, _) -> None:
-        name = signal.Signals(number).name
-        say(f"{name}: nothing to save. Run the same command again.", sys.stdout)
-        os._exit(EXIT_PREEMPTED)
-
-    with _handled(leave):
+    with _handled(_leave):
         yield
+
+
+def _leave(number: int, _: FrameType | None = None) -> None:
+    name = signal.Signals(number).name
+    say(f"{name}: nothing to save. Run the same command again.", sys.stdout)
+    os._exit(EXIT_PREEMPTED)
 
 
 class StopRequest:
@@ -326,6 +326,17 @@ class StopRequest:
 
     def _record(self, number: int, _) -> None:
         self.signal = signal.Signals(number)
+
+    @contextlib.contextmanager
+    def leave_at_once(self) -> Iterator[None]:
+        """As the function, also for a signal that was recorded before the block.
+
+        For work in training that may take long, with all saved before it.
+        """
+        with leave_at_once():
+            if self.signal:
+                _leave(self.signal)
+            yield
 
     def reason(self, needed: float = 0.0) -> str | None:
         """Why to stop now; None to continue.

@@ -16,6 +16,7 @@ import pytest
 
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.train.distribution import CPU_DEVICES_VARIABLE
+from electra_tf.train.reporting import EVALUATIONS, read_metrics
 from tests.helpers.forked_runs import (
     digest,
     kill_in_save,
@@ -23,6 +24,7 @@ from tests.helpers.forked_runs import (
     metrics_of,
     pretrain,
     signal_at,
+    signal_in,
     tensors_of,
 )
 from tests.helpers.runs import NO_DROPOUT, TINY, check_ok, tiny
@@ -102,24 +104,29 @@ def test_bitwise_resume(tiny_data, name):
     assert digest(models / f"{name}_cut", STEPS) == expected
 
 
+# Functions in which a signal prevents the evaluation of step 5: in the run, and in two
+# starts that would make it up.
+BEFORE_AN_EVALUATION = (
+    "electra_tf.pretrain.run:PeriodicEvaluation.__call__",
+    "electra_tf.pretrain.run:check_data",
+    "electra_tf.train.step:Evaluation._replica_sums",
+)
+
+
 @pytest.mark.thorough
-def test_a_run_that_evaluates_stops_at_once(tiny_data):
-    """It does not wait for the end of the evaluation."""
-    hparams = tiny(num_train_steps=8, eval_every_steps=5, num_eval_steps=10**6)
-    run = pretrain(tiny_data, "evaluating", hparams)
-    directory = tiny_data / "models" / "evaluating"
-    deadline = time.monotonic() + 200
-    while 5 not in Checkpoints(directory, read_only=True).steps():
-        assert time.monotonic() < deadline and run.process.is_alive()
-        time.sleep(0.1)
-    time.sleep(2)  # in the evaluation
-    run.process.terminate()
-    ended = run.wait()
-    assert ended.returncode == 42, ended.stderr
-    assert "SIGTERM: nothing to save." in ended.stdout
-    hparams["num_eval_steps"] = 2
-    ended = pretrain(tiny_data, "evaluating", hparams).wait()
-    check_ok(ended, "Evaluation at step 5: ")
+def test_a_signal_does_not_wait_for_an_evaluation(tiny_data):
+    hparams = tiny(num_train_steps=10, eval_every_steps=5)
+    for place in BEFORE_AN_EVALUATION:
+        before = functools.partial(signal_in, place)
+        run = pretrain(tiny_data, "evaluating", hparams, before=before).wait()
+        assert run.returncode == 42, run.stderr
+        assert "SIGTERM: nothing to save." in run.stdout
+        assert "Evaluation at step" not in run.stdout
+    assert stopped(tiny_data, "evaluating", hparams, 10) == 10  # the last step
+    last = finish(tiny_data, "evaluating", hparams)
+    assert "Evaluation at step 10: " in last.stdout
+    folder = tiny_data / "models" / "evaluating"
+    assert [row["step"] for row in read_metrics(folder / EVALUATIONS)] == [5, 10]
 
 
 @pytest.mark.thorough

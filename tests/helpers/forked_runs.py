@@ -9,6 +9,7 @@ first line on.
 import contextlib
 import functools
 import hashlib
+import importlib
 import json
 import multiprocessing
 import os
@@ -185,6 +186,26 @@ def plainly() -> None:
 def signal_at(step: int, number: int = signal.SIGTERM) -> None:
     """Sends this process a signal while it makes the steps up to `step`."""
     before_steps(step, lambda: os.kill(os.getpid(), number))
+
+
+def signal_in(place: str, number: int = signal.SIGTERM) -> None:
+    """Sends this process a signal as the first call of a function begins.
+
+    Args:
+      place: of the function, as in "module:Class.method".
+    """
+    module, _, names = place.partition(":")
+    *owners, name = names.split(".")
+    owner = functools.reduce(getattr, owners, importlib.import_module(module))
+    function = getattr(owner, name)
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        setattr(owner, name, function)
+        os.kill(os.getpid(), number)
+        return function(*args, **kwargs)
+
+    setattr(owner, name, call)
 
 
 def full_disk_at_save(step: int) -> None:

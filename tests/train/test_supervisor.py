@@ -186,6 +186,25 @@ def test_a_block_that_signals_end(number, at_start, seconds, code):
     assert ("ended" in done.stdout) == (code == 0)
 
 
+AFTER_A_SIGNAL = """
+import os, signal
+from electra_tf.train.supervisor import StopRequest
+
+with StopRequest() as stop:
+    os.kill(os.getpid(), signal.SIGTERM)
+    print("recorded", flush=True)
+    with stop.leave_at_once():
+        print("ended")
+"""
+
+
+def test_a_block_that_an_earlier_signal_ends():
+    done = python("-c", AFTER_A_SIGNAL)
+    assert done.returncode == 42, done.stderr
+    assert "recorded\nSIGTERM: nothing to save." in done.stdout
+    assert "ended" not in done.stdout
+
+
 def interrupt_the_import():
     from electra_tf import startup
 
