@@ -83,7 +83,14 @@ _MODERN = {"model_hparam_overrides": _MODERN}
 _BLIMP = {
     "Masked LM, 40 %": _MLM | _MANY,
     "Masked LM, 15 %": _MLM,
-    "Two towers": {"objective": "two_tower", "generator_hidden_size": 1.0},
+    "Two towers": {"objective": "two_tower"} | _EQUAL,
+    "ELECTRA, two towers": {
+        "objective": "electra",
+        "generator": "two_tower",
+        "embedding_sharing": "untied",
+    }
+    | _EQUAL
+    | _QUARTER,
     "Corrective LM": _CORRECTIVE | _UNIGRAM | _MANY,
     "Multi-choice": _CHOICE | _UNIGRAM | _MANY,
     "Electric": {"objective": "electric"},
