@@ -289,8 +289,10 @@ class FinetunedModel(Predictor):
         return {"objective": "fine-tuned", "step": step, "task": self.task}
 
     def stored(self, log: Log = print) -> StoredModel:
-        """Its encoder, as files hold it."""
-        return read(readers.find(self.folder, log), self.config.vocab_file, log=log)
+        """Its encoder, as files hold it; `log` gets notes on its checkpoints."""
+        # That the encoder comes without the head is no news to an export of the task.
+        found = readers.find(self.folder, log)
+        return read(found, self.config.vocab_file, log=silent)
 
     @property
     def variables(self) -> list:

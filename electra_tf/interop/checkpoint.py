@@ -375,12 +375,8 @@ def as_float32(array: np.ndarray) -> np.ndarray:
 def weights_in(stored: StoredTensors, log: Log) -> dict[str, np.ndarray]:
     """The weights of a pre-trained model, read."""
     names = [n for n in stored.shapes if n != STEP and not n.endswith(SLOTS)]
-    if heads := sorted(name for name in names if name.startswith(_TASKS)):
-        # An export of a task reads them by itself: "left out" would be wrong there.
-        log(
-            f"Note: {stored.origin}: {heads[0]} and the other fine-tuned heads do not "
-            "belong to the pre-trained model."
-        )
+    if any(name.startswith(_TASKS) for name in names):
+        log(f"Note: {stored.origin}: left out: the fine-tuned heads.")
     return {n: stored.get(n) for n in names if not n.startswith((_TASKS, *_LEFT))}
 
 

@@ -253,6 +253,12 @@ def test_model_of_a_request(data, configs):
             read_trial(place, "squad")
 
 
+def test_the_encoder_of_a_task_is_read_without_a_note_on_its_head(configs, capsys):
+    model = read_trial(Path(configs["cola"].trial_dir(1)), "cola")
+    assert model.stored().step == model.provenance["step"]
+    assert capsys.readouterr().out == ""
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["classification", "tagging"])
 def test_exports_read_the_tables_of_their_trial(data, tmp_path, kind):
