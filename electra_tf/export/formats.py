@@ -15,7 +15,7 @@ from electra_tf import startup
 from electra_tf.errors import UserError
 from electra_tf.export import ExportRequest, hub
 from electra_tf.interop import huggingface, networks, readers, tf1
-from electra_tf.paths import shown
+from electra_tf.paths import shown, url_of
 from electra_tf.storage.atomic_folder import check_free
 
 
@@ -59,9 +59,9 @@ def export(request: ExportRequest) -> str:
     written = request.output_dir
     is_new = not request.publish or request.names_model
     if is_new:
-        _check_model(request)
         if known.needs_free_dir:
             check_free(request.output_dir)
+        _check_model(request)
         startup.import_tensorflow()
         export_model = pkgutil.resolve_name(f"electra_tf.export.{known.function}")
         written = export_model(request)
@@ -104,10 +104,13 @@ def _check_flags(request: ExportRequest, known: Format) -> None:
 
 
 def _check_model(request: ExportRequest) -> None:
-    """Raises `UserError` unless one model is named."""
+    """Raises `UserError` unless one model is named, which exists if it is here."""
     run = request.data_dir, request.model_name
     if any(run) if request.init_checkpoint else not all(run):
         raise UserError(
             "Name one model: by --data-dir and --model-name of a run, or by "
             "--init-checkpoint."
         )
+    path = Path(request.model_dir or request.init_checkpoint)
+    if not (path.exists() or tf1.is_prefix(path) or url_of(path)):
+        raise readers.no_model(path)

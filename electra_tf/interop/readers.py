@@ -81,7 +81,7 @@ def find(
     if tf1.is_prefix(path):
         return _checkpoint(path)
     if not folder.is_dir():
-        raise _no_model(folder)
+        raise no_model(folder)
     if is_run(folder):
         checkpoints = Checkpoints(folder, read_only=True, log=log)
         if newest := checkpoints.newest_intact():
@@ -95,7 +95,7 @@ def find(
         _check_lfs(part.iterdir())
         if huggingface.is_directory_of(part):
             weights = huggingface.files_in(part) or allow_pytorch_bin
-            if not weights and not isinstance(why := _no_model(part), NoModelError):
+            if not weights and not isinstance(why := no_model(part), NoModelError):
                 raise why
             return huggingface.info(folder, log, allow_pytorch_bin)
     if keras_hub.is_directory_of(folder):
@@ -104,7 +104,7 @@ def find(
         raise UserError(
             f"{folder} holds presets of single encoders.\nGive one, such as {part}."
         )
-    raise _no_model(folder)
+    raise no_model(folder)
 
 
 def original_in(directory: str | os.PathLike, log: Log) -> CheckpointInfo | None:
@@ -203,7 +203,7 @@ def _check_lfs(paths: Iterable[Path]) -> None:
                 )
 
 
-def _no_model(path: Path) -> UserError:
+def no_model(path: Path) -> UserError:
     """Why no model can be read from a path."""
     if not path.exists():
         message = f"{path} is neither a directory nor the prefix of a checkpoint."

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+from tests.helpers import without_tensorflow
 from tests.helpers.interop_models import read_model
 from tests.helpers.runs import check_ok, check_refused, run_script
 
@@ -46,7 +47,6 @@ def test_a_run_is_exported_and_read_again(pretrained, tmp_path):
     [
         ("", 2, ["--init-checkpoint"]),
         ("--init-checkpoint x --data-dir d --model-name m", 2, ["--data-dir"]),
-        ("--data-dir /no --model-name m", 2, ["/no/models/m"]),
         ("--format litert", 1, ["left in version 0.2: tf.lite is leaving TensorFlow"]),
         ("--format=tflite", 1, ["--format tflite left in version 0.2"]),
         ("--init-checkpoint PICKLE", 2, ["pickle", "safetensors"]),
@@ -64,3 +64,17 @@ def test_mistakes_are_reported_in_three_lines(tmp_path, flags, code, texts):
     done = run_script("export_model.py", *map(str, (*output, *flags)))
     check_refused(done, code, *texts)
     assert [p.name for p in tmp_path.iterdir()] == ["pytorch_model.bin"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "place"),
+    [
+        (("--data-dir", "/no", "--model-name", "m", "--what", "cola"), "/no/models/m"),
+        (("--init-checkpoint", "/no/model.ckpt-1"), "/no/model.ckpt-1"),
+    ],
+)
+def test_a_missing_model_is_reported_without_tensorflow(tmp_path, flags, place):
+    flags = *flags, "--format", "huggingface", "--output-dir", tmp_path / "out"
+    env = without_tensorflow.environment(tmp_path / "env")
+    done = run_script("export_model.py", *map(str, flags), env=env)
+    check_refused(done, 2, f"{place} is neither a directory nor the prefix")
