@@ -2,7 +2,7 @@
 """Latency of served models beside Hugging Face's torch model with the same weights.
 
     python benchmarks/serving.py
-    python benchmarks/serving.py --what encoder --sides float32,xla,onnx
+    python benchmarks/serving.py --what encoder --sides float32,onnx
 
 The model has ELECTRA-Small's size, random weights and a vocabulary made from the
 examples. The sides take turns at the same requests, and get the same ids
@@ -29,15 +29,14 @@ from electra_tf import cli, startup
 
 FLAGS = flags.FLAGS
 KINDS = ("encoder", "detector")
-SIDES = ("float32", "mixed_bfloat16", "xla", "onnx")
-MULTIPLE = 16  # XLA compiles each length, so lengths are multiples of this
+SIDES = ("float32", "mixed_bfloat16", "onnx")
 THREADS = len(os.sched_getaffinity(0))
 
 flags.DEFINE_string("hparams", "{}", "JSON: changes of the model.")
 flags.DEFINE_list("batch_sizes", ["1", "8", "32"], "Texts of a request.")
 measurement.define_choices("what", [*KINDS], KINDS, "SavedModels to measure")
 measurement.define_choices(
-    "sides", ["float32"], SIDES, "Ours (xla, onnx: the encoder in float32)"
+    "sides", ["float32"], SIDES, "Ours (onnx: the encoder in float32)"
 )
 flags.DEFINE_integer("requests", 60, "Requests of a measurement.")
 flags.DEFINE_integer("rounds", 5, "Measurements of each side, in turns.")
@@ -127,7 +126,7 @@ def quiet_seconds(rounds: list[list[float]]) -> float:
 def time_requests(run, requests: list) -> list[float]:
     """Seconds of each request."""
     found = []
-    for request in requests:  # XLA compiles each length
+    for request in requests:  # the first of a length may take longer
         run(request)
     for request in requests:
         start = time.perf_counter()
@@ -146,13 +145,10 @@ def our_functions(side: str, stored, peer: Path, directory: Path) -> dict:
 
     if side == "onnx":
         return onnx_functions(peer, directory)
-    is_compiled = side == "xla"
-    precision = "float32" if is_compiled else side
-    source = PretrainedModel.of(stored, precision)
-    for what in ("encoder",) if is_compiled else FLAGS.what:
-        made = {what: saved_model.WHAT[what](source, is_compiled)}
-        saved_model.write_saved_models(made, source, directory, is_compiled)
-    multiple = MULTIPLE if is_compiled else 1
+    source = PretrainedModel.of(stored, side)
+    for what in FLAGS.what:
+        made = {what: saved_model.WHAT[what](source)}
+        saved_model.write_saved_models(made, source, directory)
     loaded = {p.name: tf.saved_model.load(str(p / "1")) for p in directory.iterdir()}
 
     def answer(what, **inputs):
@@ -161,7 +157,7 @@ def our_functions(side: str, stored, peer: Path, directory: Path) -> dict:
         return {name: x.numpy() for name, x in outputs.items()}
 
     found = {
-        "encoder": lambda request: answer("encoder", **padded(request, multiple)),
+        "encoder": lambda request: answer("encoder", **inputs_of(request)),
         "detector": lambda texts: answer("detector", text=texts),
     }
     return {what: found[what] for what in loaded}
@@ -186,7 +182,7 @@ def onnx_functions(peer: Path, directory: Path) -> dict:
     )
 
     def encode(request):
-        return session.run(["sequence_output"], padded(request))[0]
+        return session.run(["sequence_output"], inputs_of(request))[0]
 
     return {"encoder": encode}
 
@@ -218,14 +214,11 @@ def torch_functions(directory: Path) -> dict:
     return {"encoder": encode, "detector": detect}
 
 
-def padded(request, multiple: int = 1) -> dict:
-    """The encoder's inputs, as long as a multiple of that."""
-    import numpy as np
-
-    padding = (0, 0), (0, -request[0].shape[1] % multiple)
-    ids, mask = (np.pad(x, padding) for x in request)
+def inputs_of(request) -> dict:
+    """The encoder's inputs."""
+    ids, mask = request
     names = ("input_word_ids", "input_mask", "input_type_ids")
-    return dict(zip(names, (ids, mask, np.zeros_like(ids)), strict=True))
+    return dict(zip(names, (ids, mask, 0 * ids), strict=True))
 
 
 if __name__ == "__main__":

@@ -55,6 +55,7 @@ LEFT: dict[str, Left] = {
     "--format tflite": _LITERT,
     "--precision int8": Left("quantise the ONNX file (docs/serving.md)"),
     "--parallel": Left("start processes with --trial (docs/fine_tuning.md)"),
+    "--jit-compile": Left("compile the loaded signature (docs/serving.md)"),
     "--sweep": Left("fine-tune from each checkpoint in a shell loop"),
     "class_weights": Left("the description of a task has its own", {}),
     "data_source": Left(_TFDS, "files"),

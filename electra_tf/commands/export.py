@@ -66,12 +66,6 @@ flags.DEFINE_enum(
     ["float32", "mixed_bfloat16"],
     "With --format saved_model: the type of the computation.",
 )
-flags.DEFINE_boolean(
-    "jit_compile",
-    False,
-    "With --format saved_model: compile the signatures for ids with XLA, once for each "
-    "shape of the input.",
-)
 flags.DEFINE_enum(
     "publish",
     None,

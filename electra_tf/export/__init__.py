@@ -29,7 +29,6 @@ class ExportRequest(NamedTuple):
     hparams: Mapping[str, Any] | None = None
     what: str | None = None
     precision: str = "float32"
-    jit_compile: bool = False
     allow_pytorch_bin: bool = False
     handle: str | None = None  # from here on: of publishing
     license: str | None = None

@@ -28,7 +28,7 @@ from electra_tf.text.tokenization import PackedTexts
 _TRIAL = re.compile(r"_[0-9]+$")  # ends the name of its folder; a copy's goes on
 
 
-def servable(model: FinetunedModel, jit_compile: bool = False) -> Servable:
+def servable(model: FinetunedModel) -> Servable:
     """The content of a SavedModel."""
     task, head, compute = model.reader, model.layer.head, model.head_outputs
     tokenizer = signatures.tf_tokenizer(model)
@@ -49,7 +49,7 @@ def servable(model: FinetunedModel, jit_compile: bool = False) -> Servable:
     check = signatures.check_of_texts(of_texts, asked, is_exact)
     ids = functools.partial(head.answer_ids, task, compute)
     parts = model.variables, of_texts, ids, check, task.settings()
-    return signatures.servable(model, *parts, jit_compile)
+    return signatures.servable(model, *parts)
 
 
 def trial_dir_of(request: ExportRequest) -> Path:

@@ -37,7 +37,6 @@ FORMATS = {
     "saved_model": Format(
         "saved_model:export_saved_model",
         ("float32", "mixed_bfloat16"),
-        reads=("what", "jit_compile"),
         needs_free_dir=False,
     ),
     "tf1": Format("formats:write_for_library"),

@@ -35,7 +35,7 @@ _MASKED_PROBES = (
 )
 
 
-def encoder(source: PretrainedModel, jit_compile: bool = False) -> Servable:
+def encoder(source: PretrainedModel) -> Servable:
     """The discriminator's encoder (of a masked language model: its only one).
 
     `model(inputs, training=False)` takes a dict of int32 [B, L] and returns
@@ -80,13 +80,13 @@ def encoder(source: PretrainedModel, jit_compile: bool = False) -> Servable:
     expected = {"sequence_output": sequence, "pooled_output": sequence[:, 0]}
     return Servable(
         root,
-        {"serving_default": signatures.ids_signature(source, last_layer, jit_compile)},
+        {"serving_default": signatures.ids_signature(source, last_layer)},
         [Check("serving_default", inputs, expected)],
         {"preprocessor": "the preprocessor exported beside it"},
     )
 
 
-def preprocessor(source: PretrainedModel, jit_compile: bool = False) -> Servable:
+def preprocessor(source: PretrainedModel) -> Servable:
     """From texts to the encoder's inputs.
 
     `model(text)` packs string [B]; `model.tokenize(text)` gives a RaggedTensor int32
@@ -147,7 +147,7 @@ def preprocessor(source: PretrainedModel, jit_compile: bool = False) -> Servable
     )
 
 
-def detector(source: PretrainedModel, jit_compile: bool = False) -> Servable:
+def detector(source: PretrainedModel) -> Servable:
     """How much each token of a text looks replaced.
 
     `serving_default`: text string [B] -> tokens string [B, T] (as they stand in the
@@ -163,10 +163,10 @@ def detector(source: PretrainedModel, jit_compile: bool = False) -> Servable:
 
     needs_generator = pretrainer.objective.needs_log_q
     others = pretrainer.generator.variables if needs_generator else []
-    return _text_export(source, jit_compile, others, "probabilities", ids_answer)
+    return _text_export(source, others, "probabilities", ids_answer)
 
 
-def scorer(source: PretrainedModel, jit_compile: bool = False) -> Servable:
+def scorer(source: PretrainedModel) -> Servable:
     """Electric's pseudo-log-likelihood of each text, in one pass (section 2.4).
 
     `serving_default`: text string [B] -> score float32 [B], the sum of token_scores
@@ -180,13 +180,11 @@ def scorer(source: PretrainedModel, jit_compile: bool = False) -> Servable:
         scores = -pretrainer.replaced_logits(*inputs, net_only=True)
         return {"token_scores": scores * tf.cast(inputs.input_mask, tf.float32)}
 
-    text = "token_scores", ids_answer, "score"
-    return _text_export(source, jit_compile, [], *text)
+    return _text_export(source, [], "token_scores", ids_answer, "score")
 
 
 def _text_export(
     source: PretrainedModel,
-    jit_compile: bool,
     others: list,
     output: str,
     ids_answer: Callable[[PackedTexts], dict[str, tf.Tensor]],
@@ -223,10 +221,10 @@ def _text_export(
     model = source.pretrainer
     variables = model.electra.variables + model.discriminator_predictions.variables
     parts = variables + others, of_texts, ids_answer, check, {"window": size}
-    return signatures.servable(source, *parts, jit_compile)
+    return signatures.servable(source, *parts)
 
 
-def generator(source: PretrainedModel, jit_compile: bool = False) -> Servable:
+def generator(source: PretrainedModel) -> Servable:
     """The generator, or a masked language model.
 
     `serving_default`: text string [B] with [MASK] in it -> tokens string and
@@ -262,7 +260,6 @@ def generator(source: PretrainedModel, jit_compile: bool = False) -> Servable:
             "num_masks": tf.cast(counts, tf.int32),
         }
 
-    logits_at = signatures.computed(network.logits_at, jit_compile)
     positions_spec = tf.TensorSpec([None, None], tf.int32, name="masked_lm_positions")
 
     @tf.function(
@@ -277,7 +274,7 @@ def generator(source: PretrainedModel, jit_compile: bool = False) -> Servable:
         inside = signatures.in_range("masked_lm_positions", positions, tf.shape(ids)[1])
         with tf.control_dependencies([inside]):
             positions = tf.identity(positions)
-        return {"mlm_logits": logits_at(*inputs, positions)}
+        return {"mlm_logits": network.logits_at(*inputs, positions)}
 
     root.__call__ = of_texts
     root.ids = of_ids

@@ -70,10 +70,7 @@ def parts_of(
 
 
 def write_saved_models(
-    servables: Mapping[str, Servable],
-    source: Model,
-    output_dir: str | os.PathLike,
-    jit_compile: bool = False,
+    servables: Mapping[str, Servable], source: Model, output_dir: str | os.PathLike
 ) -> list[Path]:
     """Writes `<output_dir>/<what>/<next version>/` as TensorFlow Serving expects them.
 
@@ -89,7 +86,7 @@ def write_saved_models(
     finals = next_version([Path(output_dir) / what for what in servables])
     with atomic_folders(finals) as folders:
         gaps = [
-            fill_folder(folder, servable, source, what, jit_compile)
+            fill_folder(folder, servable, source, what)
             for (what, servable), folder in zip(servables.items(), folders, strict=True)
         ]
     for what, final, gap in zip(servables, finals, gaps, strict=True):
@@ -97,13 +94,7 @@ def write_saved_models(
     return finals
 
 
-def fill_folder(
-    folder: Path,
-    servable: Servable,
-    source: Model,
-    what: str,
-    jit_compile: bool = False,
-) -> float:
+def fill_folder(folder: Path, servable: Servable, source: Model, what: str) -> float:
     """Writes a SavedModel into a folder, loads it again, and writes the manifest.
 
     Args: as of `write_saved_models`.
@@ -134,7 +125,6 @@ def fill_folder(
         **servable.facts,
         **source.provenance,
         "precision": source.precision,
-        "jit_compile": jit_compile,
     }
     verification.write_manifest(folder, facts, results)
     return max(r.difference for r in results)
@@ -165,19 +155,19 @@ def servables_of(
     Args:
       known: see `parts_of`.
     """
-    what, jit_compile = request.what, request.jit_compile
+    what = request.what
     if what in (None, *WHAT):
         model = PretrainedModel.of(request.read_model(), precision)
         kinds = parts_of(model, what, request.format, known)
-        return model, {kind: WHAT[kind](model, jit_compile) for kind in kinds}
+        return model, {kind: WHAT[kind](model) for kind in kinds}
     task = finetuned_task.task_of(request, precision)
     print(shown(f"{what}: from {task.folder}, {precision}"))
-    servable = finetuned_task.servable(task, jit_compile)
+    servable = finetuned_task.servable(task)
     return task, {what.replace(":", "."): servable}
 
 
 def export_saved_model(request: ExportRequest) -> str:
     """Without --what, everything that the model has."""
     source, servables = servables_of(request, request.precision)
-    write_saved_models(servables, source, request.output_dir, request.jit_compile)
+    write_saved_models(servables, source, request.output_dir)
     return request.output_dir

@@ -147,23 +147,10 @@ def reusable_root(variables=()) -> tf.train.Checkpoint:
     )
 
 
-def computed(function: Callable, jit_compile: bool) -> Callable:
-    """A function of checked ids, compiled by XLA if the export asks for it.
-
-    The checks stay outside, since XLA omits assertions.
-    """
-    if not jit_compile:
-        return function
-    return tf.function(function, jit_compile=True, autograph=False)
-
-
 def ids_signature(
-    source: Model,
-    answer: Callable[[PackedTexts], dict[str, tf.Tensor]],
-    jit_compile: bool,
+    source: Model, answer: Callable[[PackedTexts], dict[str, tf.Tensor]]
 ) -> Callable:
     """A tf.function for the encoder's inputs, which are checked before `answer`."""
-    answer = computed(answer, jit_compile)
 
     @tf.function(autograph=False, input_signature=list(encoder_specs().values()))
     def of_ids(input_word_ids, input_mask, input_type_ids):
@@ -180,7 +167,6 @@ def servable(
     ids_answer: Callable[[PackedTexts], dict[str, tf.Tensor]],
     check: Check,
     facts: dict[str, Any],
-    jit_compile: bool,
 ) -> Servable:
     """A SavedModel with the signatures `serving_default`, for texts, and `ids`.
 
@@ -195,7 +181,7 @@ def servable(
     expected = {k: v.numpy() for k, v in expected.items() if "_top_" not in k}
     root = reusable_root(variables)
     root.__call__ = of_texts
-    root.ids = ids_signature(source, ids_answer, jit_compile)
+    root.ids = ids_signature(source, ids_answer)
     signatures = {"serving_default": of_texts, "ids": root.ids}
     return Servable(root, signatures, [check, Check("ids", ids, expected)], facts)
 

@@ -3,7 +3,6 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from tests.helpers.exporting import (
     NAMES,
@@ -11,7 +10,6 @@ from tests.helpers.exporting import (
     fresh_process,
     shared_export,
     shared_source,
-    write_part,
 )
 
 pytestmark = pytest.mark.thorough
@@ -64,25 +62,18 @@ def sources():
     return {variant: shared_source(variant) for variant in ("electra", "electric")}
 
 
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory):
-    """What -> a SavedModel whose signatures for ids XLA compiles."""
-    source, folder = shared_source("electra"), tmp_path_factory.mktemp("compiled")
-    return {what: write_part(source, what, folder, True) for what in KINDS}
-
-
 def of_text(*values):
     return ("serving_default", {"text": ("string", *values)})
 
 
 @pytest.fixture(scope="module")
-def answers(compiled, tmp_path_factory):
+def answers(tmp_path_factory):
     """(variant, what) -> the outputs of one SavedModel for a list of calls."""
     text_calls = [of_text(texts) for texts in (TEXTS, [""], [LONG])]
     text_calls += [of_text([text]) for text in TEXTS]
     text_calls += [of_text([], [0]), of_text([["two"], ["texts"]])]
     text_calls += [("serving_default", {"text": ("int32", [1, 2])})]
-    exported = {("compiled", what): compiled[what] for what in KINDS}
+    exported = {}
     for variant, what in (
         *(("electra", what) for what in KINDS),
         *(("electric", what) for what in ("detector", "scorer")),
@@ -90,13 +81,12 @@ def answers(compiled, tmp_path_factory):
         exported[variant, what] = shared_export(variant, what)
     jobs = {}
     for (variant, what), model in exported.items():
-        has_texts = variant != "compiled" and what != "encoder"
         ids = "serving_default" if what == "encoder" else "ids"
         positions = {"masked_lm_positions": ("int32", [[1]])}
         none = {"masked_lm_positions": ("int32", [], [0, 2])}
         if what != "generator":
             positions = none = {}
-        calls = list(text_calls) if has_texts else []
+        calls = [] if what == "encoder" else list(text_calls)
         calls += [(ids, inputs | positions) for inputs, _ in REFUSED]
         calls += [(ids, GOOD | positions), (ids, EMPTY_IDS | none)]
         jobs[variant, what] = {"model": model, "calls": calls}
@@ -111,27 +101,15 @@ def answers(compiled, tmp_path_factory):
 
 
 @pytest.mark.parametrize("what", KINDS)
-@pytest.mark.parametrize("variant", ["electra", "compiled"])
-def test_ids(answers, variant, what):
-    found = answers[variant, what][-2 - len(REFUSED) : -2]
+def test_ids(answers, what):
+    found = answers["electra", what][-2 - len(REFUSED) : -2]
     for answer, (_, message) in zip(found, REFUSED, strict=True):
         assert answer.get("error") == "InvalidArgumentError", answer
         assert message in answer["message"]
-    good, empty = answers[variant, what][-2:]
+    good, empty = answers["electra", what][-2:]
     for name, value in good["ok"].items():
         assert np.isfinite(value).all() and len(value) == 1
         assert empty["ok"][name] == []
-
-
-@pytest.mark.parametrize("what", KINDS)
-def test_compiled_model_computes_the_same(answers, compiled, what):
-    ours, theirs = (answers[v, what][-2]["ok"] for v in ("compiled", "electra"))
-    for name, values in theirs.items():
-        assert np.allclose(ours[name], values, atol=1e-5)
-    ids = "serving_default" if what == "encoder" else "ids"
-    graph = tf.saved_model.load(str(compiled[what])).signatures[ids].graph
-    functions = graph.as_graph_def().library.function
-    assert any(function.attr["_XlaMustCompile"].b for function in functions)
 
 
 @pytest.mark.parametrize("variant", ["electra", "electric"])

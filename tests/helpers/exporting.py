@@ -59,11 +59,11 @@ def shared_source(variant="electra") -> PretrainedModel:
     return tiny_source(variant, dropout=0.2, layers=2)
 
 
-def write_part(source: PretrainedModel, what, folder, jit_compile=False) -> Path:
+def write_part(source: PretrainedModel, what, folder) -> Path:
     """Writes the SavedModel of a part; returns its directory."""
     [what] = saved_model.parts_of(source, what)
-    made = {what: saved_model.WHAT[what](source, jit_compile)}
-    return saved_model.write_saved_models(made, source, folder, jit_compile)[0]
+    made = {what: saved_model.WHAT[what](source)}
+    return saved_model.write_saved_models(made, source, folder)[0]
 
 
 @functools.cache
