@@ -209,7 +209,7 @@ class ClassHead(LabelsHead):
       label_smoothing: the share of the loss, in training, that all classes share.
     """
 
-    kind, mark = "classification", "label"
+    kind = "classification"
 
     label_smoothing: float = 0.0
 
@@ -255,7 +255,7 @@ class NumberHead(ScoresHead):
         they are.
     """
 
-    kind, mark = "regression", "value"
+    kind = "regression"
 
     is_bounded: bool = True
 

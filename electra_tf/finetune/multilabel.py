@@ -27,7 +27,7 @@ _BITS = re.compile(r"[^\w+-]*[01]([01]|[^\w+-])*")
 class FlagsHead(LabelsHead):
     """Any number of classes: a sigmoid for each, the loss their mean."""
 
-    kind, mark = "multilabel", "labels"
+    kind = "multilabel"
 
     def outputs(self, dense, hidden, features, training, seed):
         """logits [B, C]."""

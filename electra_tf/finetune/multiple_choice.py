@@ -66,7 +66,7 @@ def _fields(row: Row, columns: Columns, settings: Mapping[str, Any]) -> dict[str
 class ChoiceHead(ScoresHead):
     """A score for each choice, from its state at [CLS]; dropout before it."""
 
-    kind, mark = "multiple_choice", "choice"
+    kind = "multiple_choice"
     reads = "records"
     fields = ("text", "choices")
 

@@ -189,7 +189,7 @@ class SpanHead(task.Head):
         `joint_prediction`.
     """
 
-    kind, mark = "qa", "answer"
+    kind = "qa"
     reads = "records"
     fields = ("question", "context")
 

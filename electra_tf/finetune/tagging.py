@@ -117,7 +117,7 @@ class TagHead(task.Head):
     Without dropout, as in the original.
     """
 
-    kind, mark = "tagging", "words"
+    kind = "tagging"
     reads = "words"
 
     num_labels: int

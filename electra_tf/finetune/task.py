@@ -56,14 +56,11 @@ class Head(ABC):
       kind: the type's name, a key of `registry.TYPES`.
       reads: its kind of input, a key of `inputs.FORMS`.
       fields: of an input that is given as a tuple.
-      mark: an output of the served model that no type before it has in
-        `registry.TYPES`.
     """
 
     kind: ClassVar[str]
     reads: ClassVar[str]
     fields: ClassVar[tuple[str, ...]] = ()
-    mark: ClassVar[str]
 
     @staticmethod
     @abstractmethod

@@ -48,11 +48,10 @@ def _read_saved_model(folder: Path) -> Model:
         import tensorflow_text  # noqa: F401 - its ops are in the graph
 
     loaded = tf.saved_model.load(readable_by_tensorflow(folder))
-    call = loaded.signatures.get("serving_default")
     if manifest.get("what") in _PARTS:
         return _part(folder, loaded, manifest)
-    if task := call and _task(folder, call, manifest):
-        return task
+    if "type" in manifest:
+        return _task(folder, loaded.signatures["serving_default"], manifest)
     raise UserError(f"{folder} is a SavedModel, but not one of export_model.py.")
 
 
@@ -91,23 +90,16 @@ def _part(folder: Path, loaded: Any, manifest: dict[str, Any]) -> Model:
     return model
 
 
-def _task(folder: Path, call: Any, manifest: dict[str, Any]) -> Predictor | None:
-    """A fine-tuned task whose graph reads texts and answers; None for other models.
+def _task(folder: Path, call: Any, manifest: dict[str, Any]) -> Predictor:
+    """A fine-tuned task whose graph reads texts and answers.
 
     Args:
       call: its signature.
-      manifest: of the export; {} without one.
+      manifest: of the export.
     """
-    outputs, takes = call.structured_outputs, {*call.structured_input_signature[1]}
-    # Before version 0.2 manifests did not have the type.
-    fitting = (kind for kind, row in TYPES.items() if row.head.mark in outputs)
-    if (kind := manifest.get("type") or next(fitting, None)) is None:
-        return None
-    head = TYPES[kind].head
+    takes, head = {*call.structured_input_signature[1]}, TYPES[manifest["type"]].head
     fields = [name for name in head.fields if name in takes]
-    columns = [*manifest.get("columns", []), fields]
-    usual = {"identity": ("id", "index"), "words": None}
-    settings = usual | manifest | {"columns": columns}
+    settings = manifest | {"columns": [*manifest.get("columns", []), fields]}
 
     def predictions(inputs):
         for chunk in chunks(inputs, _BATCH):
@@ -120,7 +112,7 @@ def _task(folder: Path, call: Any, manifest: dict[str, Any]) -> Predictor | None
 
     return Predictor(
         origin=str(folder.absolute()),
-        task=manifest.get("task", folder.parent.name),
+        task=manifest["task"],
         head=head,
         read_inputs=lambda source: head.read_inputs(source, settings),
         predictions=predictions,

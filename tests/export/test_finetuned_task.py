@@ -227,6 +227,9 @@ def test_other_and_damaged_saved_models_are_refused(exports, tmp_path):
     copy = tmp_path / "1"
     shutil.copytree(exports("cola"), copy)
     assert electra_tf.load(tmp_path).predict("waa")[0]["label"] in ("0", "1")
+    bare = shutil.copytree(copy, tmp_path / "bare" / "1")
+    (bare / "manifest.json").unlink()
+    refused(lambda: electra_tf.load(bare), "not one of export_model.py")
     weights = next((copy / "variables").glob("*.data*"))
     weights.write_bytes(weights.read_bytes()[:-1] + b"?")
     refused(lambda: electra_tf.load(tmp_path), "checksum")
