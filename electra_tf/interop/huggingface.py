@@ -3,8 +3,8 @@
 
 config.json, model.safetensors, the tokenizer's files and a model card; one directory
 for each network. Needs the package safetensors; with transformers and torch, exports
-are also read and run by them. Weights are one safetensors file or several with an
-index; PyTorch's pickles are read on request, with `weights_only=True`.
+are also read and run by them. Weights are one safetensors file; one of PyTorch is read
+on request, with `weights_only=True`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def is_directory_of(folder: Path) -> bool:
     """Whether a folder looks like one of transformers."""
     if form := manifest.format_of(folder):
         return form == FORMAT
-    return bool(files_in(folder)) or "model_type" in read_json_if_there(folder / CONFIG)
+    config = read_json_if_there(folder / CONFIG)
+    return (folder / WEIGHTS).is_file() or "model_type" in config
 
 
 # config.json, for reading and for writing.
@@ -348,7 +349,6 @@ def _compared(folder: Path, allow_pytorch_bin: bool) -> str:
 
 WEIGHTS = "model.safetensors"
 PICKLED = "pytorch_model.bin"
-_INDEX = f"{WEIGHTS}.index.json"  # of a file in parts
 # As safetensors names them; integers are in buffers.
 _FLOATS = ("F64", "F32", "F16", "BF16")
 BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
@@ -370,19 +370,6 @@ _BERTS = ("ElectraTokenizer", "ElectraTokenizerFast", "BertTokenizer")
 _BERTS += ("BertTokenizerFast", "AutoTokenizer")  # the last: the family decides
 
 
-def files_in(folder: Path) -> list[Path]:
-    """The files of safetensors that hold the weights; [] if there are none."""
-    if (folder / WEIGHTS).is_file():
-        return [folder / WEIGHTS]
-    index = folder / _INDEX
-    if not index.is_file():
-        return []
-    places = read_json(index).get("weight_map")
-    if not isinstance(places, dict) or not places:
-        raise UserError(f"{index} has no weight_map.", EXIT_DAMAGED)
-    return [folder / Path(str(name)).name for name in sorted(set(places.values()))]
-
-
 def read_tensors(
     folder: Path, allow_pytorch_bin: bool = False
 ) -> dict[str, np.ndarray]:
@@ -390,21 +377,20 @@ def read_tensors(
 
     Raises `UserError` (65) for files that are missing or damaged.
     """
-    files, read_file = files_in(folder), _of_safetensors
-    if not files and allow_pytorch_bin and (folder / PICKLED).is_file():
-        files, read_file = [folder / PICKLED], _of_pickle
-    tensors: dict[str, np.ndarray] = {}
-    for path in files or [folder / WEIGHTS]:
-        if not path.is_file():
+    path, read_file = folder / WEIGHTS, _of_safetensors
+    if not path.is_file():
+        path, read_file = folder / PICKLED, _of_pickle
+        if not (allow_pytorch_bin and path.is_file()):
             raise UserError(
-                f"{path} is missing.\nWeights are read from safetensors; "
-                "save_pretrained of a current transformers writes it.",
+                f"{folder / WEIGHTS} is missing.\nWeights are read from one file of "
+                "safetensors; save_pretrained of a current transformers writes it.",
                 EXIT_DAMAGED,
             )
-        for name, array in read_file(path).items():
-            if not name.endswith(BUFFERS):
-                tensors[name] = as_float32(array)
-    return tensors
+    return {
+        name: as_float32(array)
+        for name, array in read_file(path).items()
+        if not name.endswith(BUFFERS)
+    }
 
 
 def _of_safetensors(path: Path) -> dict[str, np.ndarray]:

@@ -94,7 +94,7 @@ def find(
     for part in (folder, *parts):
         _check_lfs(part.iterdir())
         if huggingface.is_directory_of(part):
-            weights = huggingface.files_in(part) or allow_pytorch_bin
+            weights = (part / huggingface.WEIGHTS).is_file() or allow_pytorch_bin
             if not weights and not isinstance(why := no_model(part), NoModelError):
                 raise why
             return huggingface.info(folder, log, allow_pytorch_bin)

@@ -7,7 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from electra_tf.errors import UserError
 from electra_tf.interop import huggingface, networks, readers, verification
@@ -301,19 +301,11 @@ def test_second_copy_of_tied_weights_and_missing_vocab_size(foreign, stored):
     assert_same(read(foreign)[0], stored)
 
 
-def test_weights_in_parts(foreign, stored):
-    tensors = load_file(foreign / "model.safetensors")
-    (foreign / "model.safetensors").unlink()
-    parts, names = ("a.safetensors", "b.safetensors"), sorted(tensors)
-    places = {name: parts[i % 2] for i, name in enumerate(names)}
-    for part in parts:
-        own = {k: tensors[k] for k in names if places[k] == part}
-        save_file(own, foreign / part)
-    index = foreign / "model.safetensors.index.json"
-    index.write_text(json.dumps({"metadata": {}, "weight_map": places}))
-    assert_same(read(foreign)[0], stored)
-    (foreign / parts[1]).unlink()
-    refused(foreign, 65, "b.safetensors is missing")
+def test_weights_in_parts_are_refused(foreign):
+    weights = foreign / "model.safetensors"
+    weights.rename(foreign / "model-00001-of-00002.safetensors")
+    (foreign / "model.safetensors.index.json").write_text('{"weight_map": {}}')
+    refused(foreign, 65, "is missing", "from one file of safetensors")
 
 
 def test_vocabulary_in_tokenizer_json_only(foreign, stored):
