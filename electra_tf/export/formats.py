@@ -23,7 +23,6 @@ class Format(NamedTuple):
     """The properties of a format."""
 
     function: str  # of electra_tf.export: ExportRequest -> the path of the export
-    precisions: tuple[str, ...] = ("float32",)
     reads: tuple[str, ...] = ("what",)  # fields of a request that not every format has
     needs_free_dir: bool = True  # False: output_dir may hold other exports
 
@@ -36,7 +35,7 @@ FORMATS = {
     "onnx": Format("onnx:export_onnx", reads=("what", *_CARD_FLAGS)),
     "saved_model": Format(
         "saved_model:export_saved_model",
-        ("float32", "mixed_bfloat16"),
+        reads=("what", "precision"),
         needs_free_dir=False,
     ),
     "tf1": Format("formats:write_for_library"),
@@ -53,7 +52,7 @@ def export(request: ExportRequest) -> str:
     written.
     """
     known = FORMATS[request.format]
-    _check_flags(request, known)
+    _check_flags(request)
     hub.check(request)
     written = request.output_dir
     is_new = not request.publish or request.names_model
@@ -86,20 +85,16 @@ def write_for_library(request: ExportRequest) -> Path:
     return write(stored, what, request.output_dir, **more)
 
 
-def _check_flags(request: ExportRequest, known: Format) -> None:
+def _check_flags(request: ExportRequest) -> None:
     """Raises `UserError` for a flag without effect on the format."""
+    usual = ExportRequest._field_defaults
     for name in sorted({name for known in FORMATS.values() for name in known.reads}):
         takers = [f for f, known in FORMATS.items() if name in known.reads]
-        if getattr(request, name) and request.format not in takers:
+        if getattr(request, name) != usual[name] and request.format not in takers:
             raise UserError(
                 f"--{name.replace('_', '-')} does not go with --format "
                 f"{request.format}, but with --format {', '.join(takers)}."
             )
-    if request.precision not in known.precisions:
-        raise UserError(
-            f"--precision {request.precision} does not go with --format "
-            f"{request.format}; that has {', '.join(known.precisions)}."
-        )
 
 
 def _check_model(request: ExportRequest) -> None:

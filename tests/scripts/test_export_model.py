@@ -51,7 +51,7 @@ def test_a_run_is_exported_and_read_again(pretrained, tmp_path):
         ("--format=tflite", 1, ["--format tflite left in version 0.2"]),
         ("--init-checkpoint PICKLE", 2, ["pickle", "safetensors"]),
         ("--init-checkpoint x --output-dir USED", 73, ["in use"]),
-        ("--init-checkpoint x --precision mixed_bfloat16", 2, ["--format tf1"]),
+        ("--init-checkpoint x --precision mixed_bfloat16", 2, ["--format saved_model"]),
         ("--init-checkpoint x --handle me/tiny", 2, ["--format tf1", "hub"]),
     ],
 )
