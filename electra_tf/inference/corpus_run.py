@@ -21,7 +21,6 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import electra_tf
@@ -33,7 +32,7 @@ from electra_tf.inference.model import Model
 from electra_tf.inference.scoring import chunks
 from electra_tf.jobs import job
 from electra_tf.jobs.job import JobFolder, Runner
-from electra_tf.storage.manifest import MANIFEST, installed_versions, read_json, sha256
+from electra_tf.storage.manifest import installed_versions, sha256
 from electra_tf.text import corpus, units
 from electra_tf.text.records import json_line
 from electra_tf.text.units import Corpus, Unit, portions
@@ -82,8 +81,8 @@ def run(
 ) -> dict[str, Any]:
     """Writes the answers for a corpus; returns the manifest.
 
-    An unfinished run of the same input, model and options is resumed with its
-    checkpoint; a finished one is left unchanged.
+    An unfinished run of the same input, model and options is resumed; a finished one is
+    left unchanged.
 
     Args:
       source: a file or a directory.
@@ -102,7 +101,7 @@ def run(
     before_tensorflow()
     size = sum(os.path.getsize(path) for path in corpus.list_files(source))
     corpus.check_outside(folder, source, "--output-dir")
-    model = load(_resumed(folder, options))
+    model = load(options)
     corpus.check_outside(folder, model.model["path"], "--output-dir")
     shard_bytes = shard_bytes or min(_MOST_BYTES, max(_LEAST_BYTES, size // _SHARDS))
     text = model.corpus(source, shard_bytes)
@@ -129,18 +128,6 @@ def run(
         runner = Runner(workers, beam_args, gpus if workers > 1 else ())
         job.run(opened, job.Job(command, work, tasks, sizes), runner)
         return _write_manifest(plan, opened)
-
-
-def _resumed(folder: str, options: dict[str, Any]) -> dict[str, Any]:
-    """The options, with the checkpoint of the unfinished run in the folder, if any."""
-    state = Path(folder, job.STATE)
-    if not state.exists() or Path(folder, MANIFEST).exists():
-        return options
-    settings = read_json(state).get("settings", {})
-    checkpoint = settings.get("options", {}).get("model", "")
-    if os.path.dirname(checkpoint) != options["model"]:
-        return options
-    return options | {"model": checkpoint}
 
 
 _models: dict[str, Any] = {}  # of this process, by settings
