@@ -122,22 +122,14 @@ def counts_of(row: Mapping[str, Any]) -> dict[str, int]:
     """
     if "num_tokens" not in row:
         return {}
-    num_tokens, num_unknown = row["num_tokens"], row["num_unknown"]
-    return {
-        "tokens": num_tokens,
-        "texts_without_tokens": int(not num_tokens),
-        "texts_of_unknown_tokens": int(0 < num_tokens == num_unknown),
-    }
+    is_empty = row["num_tokens"] == row["num_unknown"]
+    return {"tokens": row["num_tokens"], "texts_without_known_tokens": int(is_empty)}
 
 
 def warn_of_empty(counts: Mapping[str, int]) -> None:
-    """Warns on stderr about texts without tokens, or without known ones."""
-    for name, what in (
-        ("texts_without_tokens", "Texts without tokens, which score 0"),
-        ("texts_of_unknown_tokens", "Texts with a score of unknown tokens only"),
-    ):
-        if counts.get(name):
-            print(f"{what}: {counts[name]}.", file=sys.stderr)
+    """Warns on stderr about texts whose score says nothing."""
+    if number := counts.get("texts_without_known_tokens"):
+        print(f"Texts without tokens that the model knows: {number}.", file=sys.stderr)
 
 
 class TextWindow(NamedTuple):
