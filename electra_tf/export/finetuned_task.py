@@ -136,7 +136,7 @@ def write_task(
 def _check(model: FinetunedModel, network: Network, row: TransformersHead, pad_id: int):
     """Compares the converted head with the original one."""
     batch = verification.fixed_batch(network.shape, pad_id)
-    [ours] = networks.outputs([network], batch)
+    ours = networks.outputs(network, batch)
     segments, mask = row.segments_and_mask(batch)
     inputs = batch["input_ids"], batch["input_mask"], segments
     outputs = model.head_outputs(PackedTexts(*map(tf.constant, inputs)))

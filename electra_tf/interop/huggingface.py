@@ -334,7 +334,7 @@ def _compared(folder: Path, allow_pytorch_bin: bool) -> str:
         return "transformers and torch are not installed: not compared with them"
     network = read_network(folder, silent, allow_pytorch_bin)
     batch = verification.fixed_batch(network.shape, 0)
-    [ours] = networks.outputs([network], batch)
+    ours = networks.outputs(network, batch)
     try:
         results = _compare_with_peer(folder, network, batch, ours)
     except UserError:

@@ -10,7 +10,7 @@ the names of its weights begin with `electra/`, `discriminator_predictions/`,
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -168,33 +168,28 @@ def _same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
     return a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a)
 
 
-def outputs(
-    found: Iterable[Network], batch: dict[str, np.ndarray]
-) -> list[dict[str, np.ndarray]]:
-    """The outputs of networks on a batch of `input_ids`, `input_mask`, `segment_ids`.
+def outputs(network: Network, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The outputs of a network on a batch of `input_ids`, `input_mask`, `segment_ids`.
 
-    Returns of each "hidden" [B, L, H] and, by its head, "discriminator" [B, L] logits,
+    Returns "hidden" [B, L, H] and, by its head, "discriminator" [B, L] logits,
     "generator" [B, L, V] logits, or "logits" of a task: of tokens [B, L, labels], of
     texts [B, labels], of choices [B, 1], of starts and ends [B, L, 2].
     """
-    results = []
-    for network in found:
-        encoder, head = _layers(network)
-        for variable in encoder.variables + (head.variables if head else []):
-            variable.assign(network.weight(variable.path))
-        inputs = (batch[name] for name in ("input_ids", "input_mask", "segment_ids"))
-        hidden = encoder(*inputs).sequence_output
-        result = {"hidden": hidden.numpy()}
-        if network.head() == DISCRIMINATOR_HEAD:
-            result[DISCRIMINATOR] = head(hidden).numpy()
-        elif network.head() == GENERATOR_HEAD:
-            table = encoder.embeddings.word_embeddings.value
-            result[GENERATOR] = head.logits(head(hidden), table).numpy()
-        elif network.task:
-            states = head(hidden) if head else hidden
-            result["logits"] = _task_logits(network, states.numpy())
-        results.append(result)
-    return results
+    encoder, head = _layers(network)
+    for variable in encoder.variables + (head.variables if head else []):
+        variable.assign(network.weight(variable.path))
+    inputs = (batch[name] for name in ("input_ids", "input_mask", "segment_ids"))
+    hidden = encoder(*inputs).sequence_output
+    result = {"hidden": hidden.numpy()}
+    if network.head() == DISCRIMINATOR_HEAD:
+        result[DISCRIMINATOR] = head(hidden).numpy()
+    elif network.head() == GENERATOR_HEAD:
+        table = encoder.embeddings.word_embeddings.value
+        result[GENERATOR] = head.logits(head(hidden), table).numpy()
+    elif network.task:
+        states = head(hidden) if head else hidden
+        result["logits"] = _task_logits(network, states.numpy())
+    return result
 
 
 def _task_logits(network: Network, hidden: np.ndarray) -> np.ndarray:

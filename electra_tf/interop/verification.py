@@ -164,7 +164,7 @@ def reread(
     `UserError` (65) if it does not compute the same.
     """
     batch = fixed_batch(network.shape, pad_id)
-    ours, theirs = networks.outputs([network, again], batch)
+    ours, theirs = (networks.outputs(one, batch) for one in (network, again))
     return batch, ours, compare("electra_tf", ours, theirs, batch["input_mask"])
 
 

@@ -70,7 +70,7 @@ def test_every_part_at_every_length(tmp_path, kind):
             more = {onnx.POSITIONS: positions} if what == "generator" else {}
             session = onnxruntime.InferenceSession(out / f"{what}.onnx")
             answer = session.run(None, batch | more)[0]
-            [ours] = networks.outputs([found[name]], named)
+            ours = networks.outputs(found[name], named)
             np.testing.assert_allclose(answer[real], ours[name][real], atol=2e-5)
     wrong = {"sequence_output": np.zeros((2, 9, 16), "f")}
     check = Check("ids", batch_of(2, 9), wrong | {"pooled_output": np.zeros((2, 16))})

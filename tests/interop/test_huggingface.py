@@ -160,7 +160,7 @@ def test_model_saved_by_transformers_computes_the_same(tmp_path, architecture):
     stored, _ = read(tmp_path, vocab)
     assert stored.config.model_config().num_attention_heads == 3
     [network] = networks.split(stored).values()
-    [ours] = networks.outputs([network], batch)
+    ours = networks.outputs(network, batch)
     hidden = theirs.hidden_states[-1].numpy()
     np.testing.assert_allclose(ours["hidden"], hidden, rtol=1e-5, atol=2e-5)
     if kind := ARCHITECTURES[architecture]:
@@ -372,10 +372,9 @@ def test_coarse_weights_are_compared_by_the_error_of_float32(foreign, monkeypatc
     # Another activation is another computation: refused if it is to be exported.
     original = networks.outputs
 
-    def wrong(found, batch):
-        shapes = [dataclasses.replace(n.shape, hidden_act="gelu_tanh") for n in found]
-        pairs = zip(found, shapes, strict=True)
-        return original([n._replace(shape=shape) for n, shape in pairs], batch)
+    def wrong(network, batch):
+        shape = dataclasses.replace(network.shape, hidden_act="gelu_tanh")
+        return original(network._replace(shape=shape), batch)
 
     monkeypatch.setattr(networks, "outputs", wrong)
     refused(foreign, 65, "hidden differs by", "transformers")

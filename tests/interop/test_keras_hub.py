@@ -104,7 +104,7 @@ def test_foreign_preset_computes_the_same(copy):
     assert stored.config.model_config().hidden_act == "gelu_tanh"
     batch = inputs(recorded("electra_tiny"), True)
     [network] = networks.split(stored).values()
-    [ours] = networks.outputs([network], batch)
+    ours = networks.outputs(network, batch)
     backbone = keras_hub.models.ElectraBackbone.from_preset(str(copy))
     theirs = presets._run(backbone, batch)
     real = batch["input_mask"] == 1

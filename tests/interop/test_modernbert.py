@@ -98,7 +98,7 @@ def batch():
 
 
 def ours_of(folder):
-    [found] = networks.outputs([huggingface.read_network(folder)], batch())
+    found = networks.outputs(huggingface.read_network(folder), batch())
     return found
 
 
@@ -137,7 +137,7 @@ def test_transformers_computes_the_same(exported, case):
     assert ids == {"pad": 0, "cls": 2, "bos": 2, "sep": 3}, ids
     assert config["eos_token_id"] == 3 and config["max_position_embeddings"] == LENGTH
     [network] = networks.split(stored_of(objective, width), what).values()
-    [expected] = networks.outputs([network], batch())
+    expected = networks.outputs(network, batch())
     hidden, output = theirs_of(folder, architecture)
     assert_close(hidden, expected["hidden"])
     if what == "discriminator":
@@ -225,7 +225,7 @@ def test_model_saved_by_transformers_computes_the_same(tmp_path, kind):
     shape = stored.config.model_config()
     assert shape.block == "modern" and shape.local_rope_theta == 10000.0
     [network] = networks.split(stored).values()
-    [ours] = networks.outputs([network], batch())
+    ours = networks.outputs(network, batch())
     hidden, theirs = theirs_of(tmp_path, architecture)
     assert_close(ours["hidden"], hidden)
     if kind == "generator":

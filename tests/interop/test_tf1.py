@@ -75,9 +75,7 @@ def test_networks_compute_the_outputs_of_the_original(run):
     }.get(run, {"discriminator", "generator"})
     for name, network in found.items():
         is_discriminator = name == "discriminator"
-        [computed] = networks.outputs(
-            [network], inputs(record, corrupted=is_discriminator)
-        )
+        computed = networks.outputs(network, inputs(record, corrupted=is_discriminator))
         hidden = record[
             "disc_sequence_output" if is_discriminator else "gen_sequence_output"
         ]
