@@ -66,13 +66,7 @@ flags.DEFINE_enum("format", "terminal", _FORMATS, "Output format of detect.")
 flags.DEFINE_boolean(
     "corrupt", False, "detect: let the generator replace tokens first."
 )
-flags.DEFINE_integer(
-    "seed",
-    0,
-    "Seed of the replacements made by --corrupt and report.",
-    lower_bound=-(2**63),
-    upper_bound=2**63 - 1,
-)
+flags.DEFINE_integer("seed", 0, "Seed of the replacements by --corrupt and report.")
 flags.DEFINE_float(
     "mask_prob",
     None,

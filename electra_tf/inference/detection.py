@@ -39,9 +39,8 @@ def detect(
         if corruption_seed is None:
             tokens = model.detect(chunk)
         else:
-            # A seed of 64 bits for each chunk, so that other places are masked.
-            seed = corruption_seed + 1_000_003 * number
-            tokens = model.corrupt(chunk, seed=(seed + 2**63) % 2**64 - 2**63)
+            # A seed for each chunk, so that other places are masked.
+            tokens = model.corrupt(chunk, seed=corruption_seed + 1_000_003 * number)
         yield from zip(chunk, tokens, strict=True)
 
 
