@@ -15,7 +15,7 @@ from absl import flags
 
 from electra_tf import cli
 from electra_tf.commands import shared_flags
-from electra_tf.errors import EXIT_FLAGS, UserError
+from electra_tf.errors import UserError
 from electra_tf.paths import shown
 from electra_tf.storage.files import check_place
 from electra_tf.storage.mirror import Outputs
@@ -114,7 +114,7 @@ def main(argv: list[str]) -> None:
 
 def _check_flags() -> str:
     """Raises UserError for flags that do not go together; returns the output file."""
-    shared_flags.check_corpus(exit_code=EXIT_FLAGS)
+    shared_flags.check_corpus("output_file")
     least = len(SPECIAL_TOKENS) + _NUM_UNUSED.value
     if _VOCAB_SIZE.value <= least:
         raise UserError(
@@ -127,7 +127,6 @@ def _check_flags() -> str:
         raise UserError(f"--output-file {output} is a directory; name a file in it.")
     folder = os.path.dirname(output) or "."
     check_place(folder)
-    shared_flags.check_corpus("output_file", exit_code=EXIT_FLAGS)
     for path in (output, settings_path(output)):
         if not _OVERWRITE.value and read_if_there(path) is not None:
             raise UserError(

@@ -6,7 +6,7 @@ from typing import Any
 from absl import flags
 
 from electra_tf import cli
-from electra_tf.errors import EXIT_CONFIG, EXIT_FLAGS, UserError
+from electra_tf.errors import EXIT_FLAGS, UserError
 from electra_tf.text import corpus, units
 
 FLAGS = flags.FLAGS
@@ -96,7 +96,7 @@ def define_corpus() -> None:
     define_encoding_errors()
 
 
-def check_corpus(*others: str, exit_code: int = EXIT_CONFIG) -> None:
+def check_corpus(*others: str) -> None:
     """Raises `UserError` unless there is one corpus.
 
     Args:
@@ -104,7 +104,7 @@ def check_corpus(*others: str, exit_code: int = EXIT_CONFIG) -> None:
     """
     directory = FLAGS.corpus_dir
     if bool(directory) == bool(FLAGS.tfds):
-        raise UserError("give either --corpus-dir or --tfds.", exit_code)
+        raise UserError("give either --corpus-dir or --tfds.", EXIT_FLAGS)
     for name in others if directory else ():
         corpus.check_outside(
             FLAGS[name].value, directory, f"--{name.replace('_', '-')}"
