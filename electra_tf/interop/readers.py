@@ -90,7 +90,7 @@ def find(
     if prefix := tf1.prefix_in(folder):
         manifest.verify_folder(folder, log)
         return _checkpoint(prefix)
-    parts = [folder / name for name in FOLDERS if (folder / name).is_dir()]
+    parts = (folder / name for name in FOLDERS if (folder / name).is_dir())
     for part in (folder, *parts):
         _check_lfs(part.iterdir())
         if huggingface.is_directory_of(part):
@@ -100,10 +100,6 @@ def find(
             return huggingface.info(folder, log, allow_pytorch_bin)
     if keras_hub.is_directory_of(folder):
         return keras_hub.info(folder, log)
-    if part := next(filter(keras_hub.is_directory_of, parts), None):
-        raise UserError(
-            f"{folder} holds presets of single encoders.\nGive one, such as {part}."
-        )
     raise no_model(folder)
 
 
@@ -229,5 +225,5 @@ def no_model(path: Path) -> UserError:
     return NoModelError(
         f"{path} holds no model that can be read.\nKnown are checkpoints of the "
         "original (model.ckpt-N.index), runs, and directories of Hugging Face "
-        "(config.json, model.safetensors) or KerasHub."
+        "(config.json, model.safetensors) or one preset of KerasHub."
     )

@@ -88,7 +88,7 @@ def test_manifest_and_log_state_what_differs(exported):
     assert content["max_difference"] == exact["difference"]
     assert "tanh" in content["gelu"] and 1e-5 < content["gelu_difference"] < 1e-3
     assert "discriminator_predictions/" in log  # left out
-    refused(folder, 2, "single encoders")
+    refused(folder, 2, "one preset of KerasHub")
 
 
 @pytest.mark.thorough
