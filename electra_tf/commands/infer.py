@@ -22,7 +22,8 @@ a corpus in many processes or by Apache Beam (docs/scale.md).
 from absl import flags
 
 from electra_tf import cli
-from electra_tf.commands.shared_flags import beam_args, define_path, define_runner
+from electra_tf.commands import shared_flags
+from electra_tf.commands.shared_flags import define_path
 from electra_tf.errors import EXIT_OK
 from electra_tf.finetune.inputs import FORMS
 from electra_tf.inference import run
@@ -56,10 +57,7 @@ flags.DEFINE_float(
     lower_bound=0,
 )
 flags.DEFINE_boolean("tune", False, "rerank: choose the weight with the fewest errors.")
-_ERRORS = ["strict", "replace"]
-flags.DEFINE_enum(
-    "encoding_errors", "strict", _ERRORS, "Bytes that are not UTF-8: stop, or replace."
-)
+shared_flags.define_encoding_errors()
 flags.DEFINE_string("text_key", "text", "Key or column of the text in records.")
 _FORMATS = ["terminal", "jsonl", "html"]
 flags.DEFINE_enum("format", "terminal", _FORMATS, "Output format of detect.")
@@ -117,7 +115,7 @@ flags.DEFINE_float(
     1e-6,
     1e9,
 )
-define_runner()
+shared_flags.define_runner()
 
 _MODEL = "data_dir model_name model output"
 _TEXTS = f"{_MODEL} input text_key encoding_errors"
@@ -136,5 +134,5 @@ SUBCOMMANDS = {
 
 def main(argv: list[str]) -> int:
     """Runs the command; returns the exit code."""
-    run.run(argv[1], cli.FLAGS, beam_args("workers"))
+    run.run(argv[1], cli.FLAGS, shared_flags.beam_args("workers"))
     return EXIT_OK
