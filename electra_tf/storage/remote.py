@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from electra_tf import startup
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_CONFIG, UserError, reason_of
 from electra_tf.paths import cache_root, globs_in, url_of
 from electra_tf.storage.files import (
@@ -47,13 +48,11 @@ def open_store(path: str | os.PathLike) -> tuple[Any, str]:
     Raises `UserError` (2) naming the package that is missing.
     """
     scheme, _, key = url_of(path).partition("://")
-    try:
+    package, extra = ("gcsfs", "gcs") if scheme == "gs" else ("s3fs", "s3")
+    with startup.optional(package, f"{scheme}://{key}", extra):
         import fsspec
 
         store = fsspec.filesystem(scheme, **_OPTIONS.get(scheme, {}))
-    except ImportError as error:
-        install = f'pip install -e ".[{"gcs" if scheme == "gs" else "s3"}]"'
-        raise UserError(f"{scheme}://{key}: {error}.\n{install}") from None
     # absl shows what libraries log for their developers.
     for name in ("aiobotocore", "botocore", "s3fs"):
         logging.getLogger(name).setLevel(logging.WARNING)
