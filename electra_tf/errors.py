@@ -75,6 +75,7 @@ LEFT: dict[str, Left] = {
     "compilation_cache": Left("docs/hardware.md has TensorFlow's", (True, False)),
     "curriculum_decay": Left("the temperature falls exponentially", "exponential"),
     "word_list": Left("separate words by spaces first (docs/objectives.md)"),
+    "attention_chunk_size": Left("gradient_accumulation_steps needs less memory", 0),
 }
 
 

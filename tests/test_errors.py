@@ -46,6 +46,19 @@ def test_former_defaults_of_a_saved_config_are_dropped(name):
             assert config.checked({name: former, "seed": 3}, "c.json") == {"seed": 3}
 
 
+def test_shapes_of_earlier_versions_are_read_without_what_left(tmp_path):
+    shape = {"hidden_size": 32, "attention_chunk_size": 8}
+    stored = {"model_hparam_overrides": shape, "seed": 3}
+    assert translated(stored)["model_hparam_overrides"] == {"hidden_size": 32}
+    for config in CONFIGS:
+        with pytest.raises(UserError, match="attention_chunk_size in the model_hparam"):
+            config.checked(stored, "--hparams")
+        stored["model_hparam_overrides"] = shape | {"attention_chunk_size": 0}
+        found = config.checked(stored, "c.json")
+        assert found["model_hparam_overrides"] == {"hidden_size": 32}
+        stored["model_hparam_overrides"] = shape
+
+
 def test_settings_in_checkpoints_of_earlier_versions_are_read_without_what_left():
     stored = {"rare_mask_power": 0.5, "contrastive_weight": 0.0, "seed": 3}
     assert translated(stored) == {"seed": 3}

@@ -130,6 +130,15 @@ def applicable(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in idle}
 
 
+def without_left(hparams: Mapping[str, Any]) -> dict[str, Any]:
+    """Saved hparams without those that have left, which change no weights."""
+    kept = {name: value for name, value in hparams.items() if name not in LEFT}
+    shape = kept.get("model_hparam_overrides")
+    if isinstance(shape, dict):
+        kept["model_hparam_overrides"] = without_left(shape)
+    return kept
+
+
 def read_hparams(text_or_path: str) -> dict[str, Any]:
     """Parses JSON text (`{...}`) or a JSON file into a dict.
 

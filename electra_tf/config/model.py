@@ -79,12 +79,6 @@ class ModelConfig:
     initializer_range: float = setting(
         0.02, "Standard deviation of the truncated normal initializer.", "> 0"
     )
-    attention_chunk_size: int = setting(
-        0,
-        "Compute attention for this many query positions at a time, to save memory on "
-        "long sequences; 0: all at once.",
-        ">= 0",
-    )
 
     block: str = identity(
         "bert",

@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from electra_tf.config.hparams import identity, show
-from electra_tf.errors import LEFT, UserError
+from electra_tf.config.hparams import identity, show, without_left
+from electra_tf.errors import UserError
 
 ENCODER = "electra"  # the scope of the main network's encoder
 GENERATOR, MAIN = "generator", "main"  # the networks
@@ -280,8 +280,8 @@ def translated(
 
     Raises a UserError for objective, generator and booleans that contradict each other.
     """
-    gone = ORIGINAL_NAMES | LEFT.keys()
-    result = {name: v for name, v in hparams.items() if name not in gone}
+    kept = without_left(hparams)
+    result = {name: v for name, v in kept.items() if name not in ORIGINAL_NAMES}
     names = ORIGINAL_NAMES | _BOOLEANS.keys()
     given = {n: v for n, v in {**config, **hparams}.items() if n in names}
     contradiction = " and ".join(

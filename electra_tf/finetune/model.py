@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from electra_tf.config.finetuning import FinetuningConfig
+from electra_tf.config.hparams import without_left
 from electra_tf.config.model import ModelConfig
 from electra_tf.finetune import task as tasks
 from electra_tf.finetune.registry import TYPES
@@ -88,7 +89,8 @@ class FinetuningModel(keras.Model):
 
     def __init__(self, config: ModelConfig | dict, embedding_size, heads, **kwargs):
         super().__init__(autocast=False, **kwargs)
-        config = ModelConfig(**config) if isinstance(config, dict) else config
+        if isinstance(config, dict):
+            config = ModelConfig(**without_left(config))
         self.model_config = config
         self.embedding_size = embedding_size
         self.head_settings = {task: dict(given) for task, given in heads.items()}

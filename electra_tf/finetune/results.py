@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.config.hparams import IDENTITY, SETTING, defaults
+from electra_tf.config.hparams import IDENTITY, SETTING, defaults, without_left
 from electra_tf.errors import LEFT, UserError
 from electra_tf.finetune.task import without_files
 from electra_tf.interop.checkpoint import CheckpointInfo
@@ -89,10 +89,11 @@ def differences(
 
 
 def _without_places(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with the descriptions of the tasks that are trained, without files."""
+    """Settings with the tasks that are trained, without files, and the shape as now."""
     names, described = settings.get("task_names", ()), settings.get("tasks", {})
     tasks = {n: without_files(described[n]) for n in names if n in described}
-    return {**settings, "tasks": tasks}
+    shape = without_left(settings.get("model_hparam_overrides", {}))
+    return {**settings, "tasks": tasks, "model_hparam_overrides": shape}
 
 
 class TrialResult(NamedTuple):
@@ -269,8 +270,7 @@ def hparams_in(folder: Path) -> dict[str, Any]:
     Raises `UserError`: 65 for a file that cannot be read, 2 naming an unknown hparam.
     """
     path = folder / CONFIG
-    content = read_json_if_there(path)
-    content = {name: x for name, x in content.items() if name not in LEFT}
+    content = without_left(read_json_if_there(path))
     if content.get("task_names"):
         FinetuningConfig.checked(content, str(path))
         return content

@@ -228,7 +228,6 @@ def _identity(run: Run, store) -> dict[str, Any]:
     """Facts that must not change when a training continues, beside `settings_of`."""
     # Dropout as well: a trial is short enough to be made again.
     shape = dataclasses.asdict(run.config.model_config())
-    del shape["attention_chunk_size"]  # It chooses between ways to compute the same.
     heads = {task.name: [task.head.kind, len(task.labels)] for task in run.tasks}
     found = shape | run.config.identity() | {"vocab_sha256": run.vocab.sha256}
     found |= {"heads": heads, "features": store.digest}

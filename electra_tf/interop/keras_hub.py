@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from electra_tf import startup
-from electra_tf.config.hparams import check
+from electra_tf.config.hparams import check, without_left
 from electra_tf.config.model import ModelConfig
 from electra_tf.console import Log
 from electra_tf.errors import EXIT_DAMAGED, UserError, reason_of
@@ -241,7 +241,8 @@ def _shape_in(folder: Path) -> tuple[ModelConfig, int]:
     ours = manifest.read_json_if_there(folder / manifest.MANIFEST)
     try:
         if _SHAPE in ours:
-            return ModelConfig(**ours[_SHAPE]), int(config["embedding_dim"])
+            shape = without_left(ours[_SHAPE])
+            return ModelConfig(**shape), int(config["embedding_dim"])
         values = {ours: config[theirs] for theirs, ours in _FIELDS.items()}
         values["attention_probs_dropout_prob"] = values["hidden_dropout_prob"]
         values["hidden_act"] = "gelu_tanh"

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from electra_tf.config.finetuning import FinetuningConfig
+from electra_tf.config.hparams import without_left
 from electra_tf.config.objectives import translated
 from electra_tf.config.pretraining import PretrainingConfig, started_phases
 from electra_tf.console import Log
-from electra_tf.errors import EXIT_DAMAGED, LEFT, UserError
+from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import checkpoint, huggingface, keras_hub, tf1
 from electra_tf.interop.checkpoint import CheckpointInfo
 from electra_tf.interop.networks import FOLDERS
@@ -164,9 +165,7 @@ def _config_of(run: Path, beside: str | None) -> tuple[dict[str, Any], str | Non
     model = Path(os.path.normpath(run / "../.."))
     usual = str(model / tf1.VOCABULARY)
     kind = FinetuningConfig if "task_names" in hparams else PretrainingConfig
-    # Those that have left change no weights that are read.
-    hparams = {name: v for name, v in hparams.items() if name not in LEFT}
-    hparams = translated(kind.checked(hparams, str(path)))
+    hparams = translated(kind.checked(without_left(hparams), str(path)))
     vocab_file = hparams.get("vocab_file")
     if kind is FinetuningConfig:  # in <model>/finetuning_models/
         place = os.path.normpath(model / "../.."), model.name or "model"

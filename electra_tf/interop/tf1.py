@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from electra_tf.config.hparams import PLACE, names_in_roles
+from electra_tf.config.hparams import PLACE, names_in_roles, without_left
 from electra_tf.config.objectives import GENERATORS, OBJECTIVES
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import Log, silent
-from electra_tf.errors import EXIT_DAMAGED, LEFT, UserError, reason_of
+from electra_tf.errors import EXIT_DAMAGED, UserError, reason_of
 from electra_tf.interop import checkpoint, electra, verification
 from electra_tf.interop.checkpoint import CheckpointInfo, StoredModel
 from electra_tf.interop.networks import EMBEDDINGS, ENCODER, check_block
@@ -76,8 +76,7 @@ def info(prefix: str) -> CheckpointInfo:
     """A checkpoint, by the files beside it."""
     folder = Path(prefix).parent
     path, vocab_file = folder / HPARAMS, str(folder / VOCABULARY)
-    hparams = manifest.read_json_if_there(path)
-    hparams = {name: v for name, v in hparams.items() if name not in LEFT}
+    hparams = without_left(manifest.read_json_if_there(path))
     hparams = PretrainingConfig.checked(hparams, str(path))
     has_vocabulary = os.path.isfile(vocab_file)
     return CheckpointInfo(

@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scaled dot-product attention, of all queries at once or in limited memory.
+"""Scaled dot-product attention: full, local, and rotary positions.
 
-Shapes: B batch, L length, C queries in a chunk.
+Shapes: B batch, L length.
 """
 
 from __future__ import annotations
-
-import math
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -59,7 +56,6 @@ def attend(
     score_bias: tf.Tensor,
     rate: float,
     seed: tf.Tensor | None,
-    chunk_size: int = 0,
 ) -> tf.Tensor:
     """The values, weighted by the softmax of the scores: [B, heads, L, head].
 
@@ -67,10 +63,7 @@ def attend(
       query, key, value: float [B, heads, L, head]; the query is scaled.
       score_bias: float32 [B, 1, 1, L] or [B, 1, L, L], without a gradient.
       rate, seed: of the dropout of the probabilities, see `dropout`.
-      chunk_size: number of queries whose probabilities exist at one time; 0: all.
     """
-    if chunk_size and (score_bias.shape[-1] or math.inf) > chunk_size:
-        return _attend_in_chunks(query, key, value, score_bias, rate, seed, chunk_size)
     probs = dropout(probabilities(query, key, score_bias), rate, seed)
     return tf.matmul(probs, value)
 
@@ -169,93 +162,3 @@ def rotated(x: tf.Tensor, theta: float) -> tf.Tensor:
     y = tf.cast(x, tf.float32)
     turned = roll(y, half, 3) * tf.concat([-sin, sin], axis=1)
     return tf.cast(y * tf.concat([cos, cos], axis=1) + turned, x.dtype)
-
-
-class _Chunks(NamedTuple):
-    """Rows of [B, heads, L, n], `size` at a time."""
-
-    length: int | tf.Tensor
-    size: int | tf.Tensor
-
-    @property
-    def count(self) -> int | tf.Tensor:
-        return -(-self.length // self.size)
-
-    def padded(self, x: tf.Tensor) -> tf.Tensor:
-        """Pads the rows with zeros to a multiple of the chunk size."""
-        missing = self.count * self.size - self.length
-        return tf.pad(x, [[0, 0], [0, 0], [0, missing], [0, 0]])
-
-    def at(self, x: tf.Tensor, i: tf.Tensor) -> tf.Tensor:
-        """Chunk `i` of a padded tensor."""
-        sizes = tf.concat([tf.shape(x)[:2], [self.size], tf.shape(x)[3:]], 0)
-        return tf.slice(x, [0, 0, i * self.size, 0], sizes)
-
-    def loop(self, body, dtype: tf.DType, *start: tf.Tensor) -> list[tf.Tensor]:
-        """Loops `body` over (i, chunks, *start); joins the chunks."""
-        chunks = tf.TensorArray(dtype, self.count)
-        _, chunks, *others = tf.while_loop(
-            lambda i, *_: i < self.count,
-            body,
-            (0, chunks, *start),
-            parallel_iterations=1,
-        )
-        x = tf.transpose(chunks.stack(), [1, 2, 0, 3, 4])
-        shape = tf.concat([tf.shape(x)[:2], [-1], tf.shape(x)[4:]], 0)
-        return [tf.reshape(x, shape)[:, :, : self.length], *others]
-
-
-def _attend_in_chunks(query, key, value, score_bias, rate, seed, chunk_size):
-    """`attend` in limited memory, for a chunk of queries at a time.
-
-    For long sequences, the probabilities of all queries, float32 [B, heads, L, L],
-    would need most of the memory of a step. The backward pass computes them again.
-    """
-    dtype = query.dtype
-    chunks = _Chunks(query.shape[2], chunk_size)
-    if query.shape[2] is None:
-        length = tf.shape(query)[2]
-        chunks = _Chunks(length, tf.minimum(length, chunk_size))
-    has_query_axis = score_bias.shape[2] != 1
-    bias = chunks.padded(score_bias) if has_query_axis else score_bias
-
-    def dropped(x: tf.Tensor, i: tf.Tensor) -> tf.Tensor:
-        return dropout(x, rate, seed, rows=(i * chunks.size, chunks.length))
-
-    @tf.custom_gradient
-    def run(query, key, value):
-        queries = chunks.padded(query)
-
-        def probabilities(i):  # float32 [B, heads, C, L]
-            scores = tf.matmul(chunks.at(queries, i), key, transpose_b=True)
-            chunk_bias = chunks.at(bias, i) if has_query_axis else bias
-            return tf.nn.softmax(tf.cast(scores, tf.float32) + chunk_bias)
-
-        def forward(i, found):
-            probs = dropped(tf.cast(probabilities(i), dtype), i)
-            return i + 1, found.write(i, tf.matmul(probs, value))
-
-        def gradient(d_context):
-            d_rows = chunks.padded(d_context)
-
-            def backward(i, d_queries, d_key, d_value):
-                probs, d_chunk = probabilities(i), chunks.at(d_rows, i)
-                d_probs = dropped(tf.matmul(d_chunk, value, transpose_b=True), i)
-                d_probs = tf.cast(d_probs, tf.float32)
-                level = tf.reduce_sum(d_probs * probs, axis=-1, keepdims=True)
-                d_scores = tf.cast(probs * (d_probs - level), dtype)
-                kept = dropped(tf.cast(probs, dtype), i)
-                more_key = tf.matmul(d_scores, chunks.at(queries, i), transpose_a=True)
-                more_value = tf.matmul(kept, d_chunk, transpose_a=True)
-                d_key += tf.cast(more_key, tf.float32)
-                d_value += tf.cast(more_value, tf.float32)
-                d_queries = d_queries.write(i, tf.matmul(d_scores, key))
-                return i + 1, d_queries, d_key, d_value
-
-            zeros = tf.zeros_like(key, tf.float32)
-            d_query, *others = chunks.loop(backward, dtype, zeros, zeros)
-            return d_query, *(tf.cast(d, dtype) for d in others)
-
-        return chunks.loop(forward, dtype)[0], gradient
-
-    return run(query, key, value)

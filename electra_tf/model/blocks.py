@@ -155,7 +155,6 @@ class BertBlock(Block):
             score_bias,
             config.attention_probs_dropout_prob,
             seed,
-            config.attention_chunk_size,
         )
         if target.is_for_tpu():
             return context

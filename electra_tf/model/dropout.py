@@ -49,46 +49,33 @@ def fold_in(
     return mix(words + tf.cast(tags, tf.uint32), words[::-1])
 
 
-def _spread_positions(shape: tf.Tensor, start: tf.Tensor, rows=None) -> tf.Tensor:
+def _spread_positions(shape: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
     """uint32 of `shape`: `start` plus multiples of an odd constant, one per entry.
 
     The constant (2**32 / golden ratio) keeps neighbours far apart. The positions are a
     sum over the axes because the compiler would store one range over all entries as a
     literal, for every layer.
-
-    `rows`: see `dropout`.
     """
     positions, stride = start, tf.constant(0x9E3779B9, tf.uint32)
     for inner, size in enumerate(reversed(tf.unstack(shape))):
-        along = tf.range(size)
-        if rows and inner == 1:
-            along, size = along + rows[0], rows[1]
-        along = tf.cast(along, tf.uint32) * stride
+        along = tf.cast(tf.range(size), tf.uint32) * stride
         positions += tf.reshape(along, [-1] + [1] * inner)
         stride *= tf.cast(size, tf.uint32)
     return positions
 
 
-def dropout(
-    x: tf.Tensor,
-    rate: float,
-    seed: tf.Tensor | None,
-    rows: tuple[int | tf.Tensor, int | tf.Tensor] | None = None,
-) -> tf.Tensor:
+def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor | None) -> tf.Tensor:
     """Zeroes entries of `x` with probability `rate`; scales the rest to keep the mean.
 
     The choice is a function of `seed` (int32 or uint32 [2]) and position; None disables
     dropout. It uses a hash of the position instead of a random number generator: the
     compiler fuses it with its neighbours and computes it again in the backward pass, so
     no mask is stored.
-
-    `rows` (first, total): `x` [..., n, m] is a part of a tensor [..., total, m], and
-    has the same zeros.
     """
     if seed is None or not rate:
         return x
     # Callers may count in the second word, which `mix` would only use late.
     key = fold_in(seed, 0)
-    bits = mix(_spread_positions(tf.shape(x), key[0], rows), key[1])
+    bits = mix(_spread_positions(tf.shape(x), key[0]), key[1])
     keep = bits >= tf.constant(round(rate * 2**32), tf.uint32)
     return tf.where(keep, x * tf.cast(1 / (1 - rate), x.dtype), tf.zeros([], x.dtype))

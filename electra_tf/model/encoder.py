@@ -18,6 +18,7 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
+from electra_tf.config.hparams import without_left
 from electra_tf.config.model import BlockKind, ModelConfig
 from electra_tf.errors import UserError
 from electra_tf.model.attention import attention_bias
@@ -220,7 +221,7 @@ class TextEncoder(keras.layers.Layer):
                 f'\nCall keras.config.set_dtype_policy("mixed_{policy}") before.'
             )
         if isinstance(config, dict):
-            config = ModelConfig(**config)
+            config = ModelConfig(**without_left(config))
         self.hidden_size = config.hidden_size
         self.config = config
         self.embedding_size = embedding_size

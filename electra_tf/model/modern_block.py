@@ -77,7 +77,7 @@ class ModernBlock(Block):
         given = query, key, parts[2], score_bias
         rate = config.attention_probs_dropout_prob
         if self.is_global:
-            context = attend(*given, rate, seed, config.attention_chunk_size)
+            context = attend(*given, rate, seed)
         else:
             reach = config.local_window // 2
             context = attend_locally(*given, reach, self.direction, rate, seed)

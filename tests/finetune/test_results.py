@@ -149,6 +149,8 @@ def test_settings_that_influence_results(tmp_path):
         theirs = settings(tmp_path, learning_rate=1e-3, **hparams)
         assert changed(theirs, ours) == names
     assert changed(ours | {"seed": 7}, ours, ignored=("seed",)) == []
+    earlier = {"model_hparam_overrides": {"attention_chunk_size": 8}}
+    assert changed(ours | earlier, ours) == []
 
 
 def test_files_of_tasks_are_identified_by_their_hashes(tmp_path):

@@ -41,18 +41,13 @@ def traced_for(name: str):
         target.set_target("cpu")
 
 
-def pass_of(
-    direction="bidirectional", jit=False, for_target="cpu", is_dynamic=False, **changes
-):
+def pass_of(jit=False, for_target="cpu", **changes):
     """Output and gradients of an encoder with dropout, and its operations.
 
     Args:
-      is_dynamic: whether the graph leaves the length open.
       changes: of the ModelConfig.
     """
-    encoder = TextEncoder(
-        dataclasses.replace(CONFIG, **changes), 16, direction=direction
-    )
+    encoder = TextEncoder(dataclasses.replace(CONFIG, **changes), 16)
     encoder.build(None)
     rng = np.random.default_rng(1)
     for variable in encoder.trainable_variables:
@@ -62,9 +57,7 @@ def pass_of(
     weights = tf.constant(rng.normal(size=(3, LENGTH, 24)), tf.float32)
     variables = [v.value for v in encoder.trainable_variables]
 
-    spec = tf.TensorSpec([None, None] if is_dynamic else ids.shape, tf.int32)
-
-    @tf.function(autograph=False, jit_compile=jit, input_signature=[spec, spec])
+    @tf.function(autograph=False, jit_compile=jit)
     def both(ids, mask):
         with tf.GradientTape() as tape:
             output = encoder(ids, mask, tf.zeros_like(ids), tf.constant([1, 2]))
@@ -73,7 +66,7 @@ def pass_of(
         return [output.sequence_output, *map(tf.convert_to_tensor, gradients)]
 
     with traced_for(for_target), target.compiled() if jit else contextlib.nullcontext():
-        kinds = operations(both.get_concrete_function())
+        kinds = operations(both.get_concrete_function(ids, mask))
         return [t.numpy() for t in both(ids, mask)], kinds
 
 

@@ -123,6 +123,15 @@ class Spy:
         raise SystemExit("config.json made an object")
 
 
+def test_shape_of_an_earlier_version_is_read(exported, tmp_path):
+    folder = shutil.copytree(exported[0] / "discriminator", tmp_path / "preset")
+    expected = presets._shape_in(folder)
+    content = json.loads((folder / "manifest.json").read_text())
+    content["model_config"]["attention_chunk_size"] = 8
+    (folder / "manifest.json").write_text(json.dumps(content))
+    assert presets._shape_in(folder) == expected
+
+
 @pytest.mark.parametrize("place", ["dtype", "compile_config"])
 def test_config_of_a_preset_makes_no_objects(copy, monkeypatch, place):
     registry = keras.saving.get_custom_objects()

@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from electra_tf.model.attention import DIRECTIONS
 from electra_tf.model.layers import gelu, softmax
-from tests.helpers.encoder_passes import LENGTH, assert_same, pass_of
-from tests.helpers.runs import by_default
+from tests.helpers.encoder_passes import assert_same, pass_of
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
@@ -55,32 +53,6 @@ def test_the_gradient_of_gelu_keeps_nothing_but_its_input():
     assert copy.inputs[0] is graph.inputs[0]
     erfs = [op for op in graph.get_operations() if op.type == "Erf"]
     assert len(erfs) == 2  # of x, and of its copy when dy is there
-
-
-@pytest.mark.parametrize("direction", by_default(DIRECTIONS, ["rtl"]))
-@pytest.mark.parametrize("chunk_size", by_default([1, 5, 19], [5]))
-def test_result_is_independent_of_the_chunk_size(direction, chunk_size):
-    expected, plain = pass_of(direction)
-    found, chunked = pass_of(direction, attention_chunk_size=chunk_size)
-    assert_same(found, expected)
-    loops = {"While", "StatelessWhile"}
-    assert loops & set(chunked) and not loops & set(plain)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("for_target", ["cpu", "tpu"])
-def test_compiled_and_for_another_target(for_target):
-    compiled = pass_of(jit=True, for_target=for_target, attention_chunk_size=7)
-    assert_same(compiled[0], pass_of()[0])
-
-
-@pytest.mark.parametrize("chunk_size", [7, LENGTH + 5])
-def test_chunks_of_a_length_that_the_graph_leaves_open(chunk_size):
-    expected, plain = pass_of(is_dynamic=True)
-    found, chunked = pass_of(is_dynamic=True, attention_chunk_size=chunk_size)
-    assert_same(found, expected)
-    loops = {"While", "StatelessWhile"}
-    assert loops & set(chunked) and not loops & set(plain)
 
 
 def test_an_encoder_and_its_gradients_are_the_same():

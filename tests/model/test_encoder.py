@@ -207,6 +207,9 @@ def test_encoder_from_config():
     layer = encoder(direction="rtl", dtype="mixed_bfloat16", hidden_act="relu")
     copy = modeling.TextEncoder.from_config(json.loads(json.dumps(layer.get_config())))
     assert copy.get_config() == layer.get_config()
+    earlier = layer.get_config()
+    earlier["config"]["attention_chunk_size"] = 8
+    assert modeling.TextEncoder.from_config(earlier).config == layer.config
     copy.build(None)
     copy.set_weights(layer.get_weights())
     np.testing.assert_array_equal(states(copy, text()), states(layer, text()))
