@@ -76,6 +76,7 @@ LEFT: dict[str, Left] = {
     "curriculum_decay": Left("the temperature falls exponentially", "exponential"),
     "word_list": Left("separate words by spaces first (docs/objectives.md)"),
     "attention_chunk_size": Left("gradient_accumulation_steps needs less memory", 0),
+    "on_bad_record": Left("build the data again, or leave that shard out", "stop"),
 }
 
 

@@ -259,11 +259,6 @@ class PretrainingConfig(RunConfig):
         1.0, "Power of the polynomial decay.", ">= 0", _POLYNOMIAL
     )
     num_warmup_steps: int = setting(10000, "Steps of linear warm-up.", ">= 0")
-    on_bad_record: str = setting(
-        "stop",
-        "What to do with a damaged record: stop, or skip and count it.",
-        ("stop", "skip"),
-    )
     on_alarm: str = setting(
         "warn",
         "What to do on an alarm (docs/metrics.md): warn, or save and stop.",

@@ -30,7 +30,7 @@ from electra_tf.storage.remote import expand
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 
 _INDEX_MAGIC = 0x31584449_41525445  # "ETRAIDX1"
-_HEADER_FIELDS = 4  # magic, number of files, skipped records, unused
+_HEADER_FIELDS = 4  # magic, number of files, two unused
 _FILE_FIELDS = 3  # size, unused, number of records
 
 # At most 64 files are open in a process, well below the usual limit of 1024: those of
@@ -54,28 +54,20 @@ class RecordIndex:
     Attributes:
         paths: the shards.
         counts: number of records of each shard, int64 [files].
-        num_skipped: number of damaged records that are left out (`skip_damaged`).
     """
 
-    def __init__(self, paths: Sequence[str], skip_damaged: bool = False):
+    def __init__(self, paths: Sequence[str]):
         """Loads the index beside the first shard, or makes it.
 
-        Args:
-          skip_damaged: leave damaged records out. All data is read to find them, each
-            time: what is damaged may change.
-
-        Raises `UserError` (65) for a damaged shard, unless `skip_damaged`.
+        Raises `UserError` (65) for a damaged shard.
         """
         self.paths = remote.fetch_all(paths)
         there = file_beside(*os.path.split(index_path(self.paths)))
-        if skip_damaged:
-            table = _scan_all(self.paths, skip_damaged)
-        elif (table := _load(there, self.paths) if there else None) is None:
+        if (table := _load(there, self.paths) if there else None) is None:
             table = _scan_all(self.paths)
             with contextlib.suppress(UserError):  # a read-only folder
                 atomic_write(index_path(self.paths), table.tobytes())
         files = len(self.paths)
-        self.num_skipped = int(table[2])
         body = table[_HEADER_FIELDS:]
         self.counts = np.array(body[2 : files * _FILE_FIELDS : _FILE_FIELDS])
         self._offsets = body[files * _FILE_FIELDS :]  # per file: offsets, then its size
@@ -103,11 +95,8 @@ class RecordIndex:
         found = self._ranges(files.tolist(), starts, ends)
         records = [framed[tfrecord.HEADER_BYTES : -4] for framed in found]
         for i in np.flatnonzero(~tfrecord.are_sound(found, records)).tolist():
-            if problem := tfrecord.problem_at(found[i], 0, ends[i] - starts[i]):
-                place = self.locate(int(indices[i]))
-                damage = tfrecord.Damage(place.record, place.offset, problem)
-                raise tfrecord.damaged(place.path, damage)
-            records[i] = tfrecord.first_in(found[i])
+            problem = tfrecord.problem_of(found[i], ends[i] - starts[i])
+            raise tfrecord.damaged(*self.locate(int(indices[i]))[:3], problem)
         return records
 
     def _ranges(
@@ -159,23 +148,12 @@ def index_path(paths: Sequence[str]) -> str:
     return os.path.join(folder, f".records-all-{key}.index")
 
 
-def _scan_all(paths: Sequence[str], skip_damaged: bool = False) -> np.ndarray:
+def _scan_all(paths: Sequence[str]) -> np.ndarray:
     """Makes the table of an index: header, a row per file, the offsets of each file."""
-    rows, offsets, skipped = [], [], 0
-    for path in paths:
-        found, damages = tfrecord.scan(path, skip_damaged)
-        rows += [found[-1], 0, len(found) - 1]
-        offsets.append(found)
-        skipped += len(damages)
-        for damage in damages[:1]:
-            print(
-                f"warning: {path}: {len(damages)} damaged records left out, the first "
-                f"is record {damage.record} at byte {damage.offset}: {damage.reason}",
-                flush=True,
-            )
-    body = np.concatenate([np.array(rows, np.int64), *offsets])
-    header = np.array([_INDEX_MAGIC, len(paths), skipped, 0], np.int64)
-    return np.concatenate([header, body])
+    offsets = [tfrecord.scan(path) for path in paths]
+    rows = [[found[-1], 0, len(found) - 1] for found in offsets]
+    header = np.array([_INDEX_MAGIC, len(paths), 0, 0], np.int64)
+    return np.concatenate([header, np.ravel(rows), *offsets])
 
 
 def _load(cache: Path, paths: list[str]) -> np.ndarray | None:

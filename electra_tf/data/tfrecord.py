@@ -13,7 +13,6 @@ import functools
 import mmap
 import os
 import struct
-from typing import NamedTuple
 
 import google_crc32c
 import numpy as np
@@ -104,27 +103,18 @@ def encode_examples(
 # Records in a file.
 
 
-class Damage(NamedTuple):
-    """A damaged record of a TFRecord file.
+def damaged(path: str, record: int, offset: int, reason: str) -> UserError:
+    """The error for a damaged record, exit code 65.
 
-    Attributes:
-        record: its number in the file, from 0.
-        offset: byte at which it starts.
-        reason: description of the damage.
+    Args:
+      record: its number in the file, from 0.
+      offset: byte at which it starts.
     """
-
-    record: int
-    offset: int
-    reason: str
-
-
-def damaged(path: str, damage: Damage) -> UserError:
-    """The error for a damaged record, exit code 65."""
-    hint = " Is it a TFRecord file, uncompressed?" if not damage.offset else ""
+    hint = " Is it a TFRecord file, uncompressed?" if not offset else ""
     return UserError(
-        f"{path}: record {damage.record} at byte {damage.offset} is damaged: "
-        f"{damage.reason}.{hint}\nRestore the file, build the data again, or leave "
-        'such records out: "on_bad_record": "skip".',
+        f"{path}: record {record} at byte {offset} is damaged: {reason}.{hint}\n"
+        "Restore the file, build the data again, or leave this shard out of the "
+        "pattern.",
         EXIT_DAMAGED,
     )
 
@@ -132,7 +122,7 @@ def damaged(path: str, damage: Damage) -> UserError:
 def are_sound(framed: list[bytes], records: list[bytes]) -> np.ndarray:
     """Whether framed records have the right length and checksum: bool [n].
 
-    Faster for a batch than `problem_at` for each record.
+    Faster for a batch than a look at each record.
 
     Args:
       records: the same records without frames.
@@ -145,55 +135,28 @@ def are_sound(framed: list[bytes], records: list[bytes]) -> np.ndarray:
     return right & (masked == np.array(stored, np.uint32))
 
 
-def first_in(framed: bytes) -> bytes:
-    """The data of the record that bytes begin with; skipped damage may follow it."""
-    length = int.from_bytes(framed[:8], "little")
-    return framed[HEADER_BYTES : HEADER_BYTES + length]
-
-
-def scan(
-    path: str | os.PathLike, skip_damaged: bool = False
-) -> tuple[np.ndarray, list[Damage]]:
+def scan(path: str | os.PathLike) -> np.ndarray:
     """Finds the records of a TFRecord file by stepping over their lengths.
 
-    Args:
-      skip_damaged: also check the data of every record, and continue after damage with
-        the next sound record.
+    Returns: the offsets of the records and the size of the file, int64 [n + 1].
 
-    Returns: the offsets of the records and the size of the file, int64 [n + 1], and the
-      skipped records.
-
-    Raises `UserError` (65) at the first damage, unless `skip_damaged`.
+    Raises `UserError` (65) at the first damaged length.
     """
     path = os.fspath(path)
     size = os.path.getsize(path)
     if not size:
-        return np.zeros(1, np.int64), []
-    offsets: list[int] = []
-    skipped: list[Damage] = []
+        return np.zeros(1, np.int64)
+    offsets = [0]
     with open(path, "rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as m:
-        position = 0
-        while position < size:
-            problem = problem_at(m, position, size, check_data=skip_damaged)
-            if problem is None:
-                offsets.append(position)
-                position += _HEADER.unpack_from(m, position)[0] + FRAME_BYTES
-                continue
-            damage = Damage(len(offsets) + len(skipped), position, problem)
-            if not skip_damaged:
-                raise damaged(path, damage)
-            skipped.append(damage)
-            # Both checksums match by chance once in 2^64 bytes.
-            rest = range(position + 1, size)
-            sound = (p for p in rest if problem_at(m, p, size) is None)
-            position = next(sound, size)
-    return np.array([*offsets, size], np.int64), skipped
+        while (position := offsets[-1]) < size:
+            if problem := problem_of_length(m, position, size):
+                raise damaged(path, len(offsets) - 1, position, problem)
+            offsets.append(position + _HEADER.unpack_from(m, position)[0] + FRAME_BYTES)
+    return np.array(offsets, np.int64)
 
 
-def problem_at(
-    data: bytes | mmap.mmap, position: int, size: int, check_data: bool = True
-) -> str | None:
-    """Describes the damage of a record in a file of `size` bytes; None if sound.
+def problem_of_length(data: bytes | mmap.mmap, position: int, size: int) -> str | None:
+    """Describes the damage of a record's header in a file of `size` bytes, if any.
 
     A length beyond the end of the file, even with a correct checksum, must never reach
     TensorFlow's reader, which would allocate that much.
@@ -207,11 +170,19 @@ def problem_at(
     left = size - position
     if length + FRAME_BYTES > left:
         return f"it claims {length} bytes, but the file has {left} left"
-    if not check_data:
-        return None
-    record = data[position + HEADER_BYTES : position + FRAME_BYTES + length]
-    if len(record) < length + 4:
-        return "the file is shorter than it was when its records were counted"
-    if masked_crc(record[:-4]) != _CRC.unpack_from(record, length)[0]:
-        return "the checksum of its data is wrong"
     return None
+
+
+def problem_of(framed: bytes, size: int) -> str:
+    """Describes the damage of a framed record, see `are_sound`.
+
+    Args:
+      size: of the record when it was counted; the file may have been cut since.
+    """
+    if problem := problem_of_length(framed, 0, size):
+        return problem
+    if len(framed) < size:
+        return "the file is shorter than it was when its records were counted"
+    if _HEADER.unpack_from(framed)[0] + FRAME_BYTES != size:
+        return "the file has other records than when they were counted"
+    return "the checksum of its data is wrong"

@@ -102,7 +102,6 @@ class ExampleSource:
         pattern: as it was given.
         index: their records.
         length: of all examples.
-        num_skipped: records that were left out because they are damaged or missing.
     """
 
     def __init__(self, pattern: str, config: PretrainingConfig, vocab: Vocabulary):
@@ -110,12 +109,11 @@ class ExampleSource:
         # Of each feature, one more than the largest value it may have.
         num_segments = config.model_config().type_vocab_size
         self._limits = np.array([len(vocab), 2, num_segments])
-        self._vocab, skip_damaged = vocab, config.on_bad_record == "skip"
+        self._vocab = vocab
         paths = find_shards(pattern)
         manifests = check_manifests(paths, pattern, vocab)
-        self.index = record_index.RecordIndex(paths, skip_damaged)
-        lost = check_counts(self.index, manifests, skip_damaged)
-        self.num_skipped = lost or self.index.num_skipped
+        self.index = record_index.RecordIndex(paths)
+        check_counts(self.index, manifests)
         if not len(self.index):
             raise UserError(
                 f"the {len(paths)} shards of {pattern} hold no examples.\n"
@@ -256,26 +254,16 @@ def check_manifests(
     return entries
 
 
-def check_counts(
-    index: record_index.RecordIndex, entries: dict[str, dict], skip_damaged: bool
-) -> int:
-    """Finds shards that lost whole records, which no checksum detects.
-
-    Returns how many records are lost according to the manifests.
-    """
-    lost = 0
+def check_counts(index: record_index.RecordIndex, entries: dict[str, dict]) -> None:
+    """Refuses shards that lost whole records, which no checksum detects."""
     for path, count in zip(index.paths, index.counts.tolist(), strict=True):
         entry = entries.get(os.path.abspath(path))
-        if entry is None or entry["examples"] == count:
-            continue
-        problem = f"{path}: {count} of {entry['examples']} records can be read"
-        if not skip_damaged:
+        if entry and entry["examples"] != count:
             raise UserError(
-                f"{problem}.\nRestore the file, or build the data again.", EXIT_DAMAGED
+                f"{path}: {count} of {entry['examples']} records can be read.\n"
+                "Restore the file, or build the data again.",
+                EXIT_DAMAGED,
             )
-        lost += entry["examples"] - count
-        print(f"warning: {problem}", flush=True)
-    return lost
 
 
 class DataSets:
@@ -293,7 +281,6 @@ class DataSets:
     ):
         patterns = [data] if isinstance(data, str) else data
         self.parts = [ExampleSource(pattern, config, vocab) for pattern in patterns]
-        self.num_skipped = sum(part.num_skipped for part in self.parts)
         weights = [len(part) ** config.sampling_alpha for part in self.parts]
         if isinstance(data, dict):
             weights = list(data.values())
@@ -319,8 +306,6 @@ class DataSets:
             which = f"{part.pattern}: {share:.2%} of the batches, " if share < 1 else ""
             epochs = f"{done / epoch:.2f} of {total / epoch:.2f} epochs done"
             lines.append(f"{which}{len(part):,} examples; {epochs}")
-        if self.num_skipped:
-            lines.append(f"{self.num_skipped} damaged records left out")
         return lines
 
     def token_counts(self, vocab_size: int) -> np.ndarray:

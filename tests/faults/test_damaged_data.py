@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Damaged shards: what is found, where, and what is lost when it is skipped."""
+"""Damaged shards: what is found, and where; nothing of one is read silently."""
 
 import random
 import shutil
@@ -13,12 +13,10 @@ from electra_tf.data import tfrecord
 from electra_tf.errors import as_user_error
 from tests.helpers.forked_runs import eagerly, metrics_of, pretrain
 from tests.helpers.numbered_examples import (
-    batches,
     dataset,
     error_of,
     numbers_of,
     opened,
-    same,
     write_shards,
 )
 from tests.helpers.runs import check_ok, check_refused, tiny, write_tiny_data
@@ -31,17 +29,17 @@ def shard(tmp_path):
     """A shard of 40 examples with a manifest, its content, and where records begin."""
     write_shards(tmp_path, [RECORDS])
     path = tmp_path / "pretrain_data.tfrecord-00000-of-00001"
-    offsets, _ = tfrecord.scan(path)
+    offsets = tfrecord.scan(path)
     return path, path.read_bytes(), offsets.tolist()
 
 
-def read_all(path, **hparams):
-    """Reads every record; returns the numbers and how many were skipped."""
+def read_all(path):
+    """Reads every record; returns the numbers."""
     for index in path.parent.glob(".records*"):
         index.unlink()
-    source = opened(f"{path.parent}/pretrain*", **hparams).parts[0]
+    source = opened(f"{path.parent}/pretrain*").parts[0]
     ids, *_ = source.read(np.arange(len(source)))
-    return numbers_of({"input_ids": ids}), source.num_skipped
+    return numbers_of({"input_ids": ids})
 
 
 def test_flipped_bits(shard):
@@ -56,9 +54,6 @@ def test_flipped_bits(shard):
         text, code = error_of(read_all, path)
         assert f"{path}: record {record} at byte {offsets[record]} is damaged" in text
         assert code == 65
-        numbers, skipped = read_all(path, on_bad_record="skip")
-        assert numbers == [n for n in range(RECORDS) if n != record]
-        assert skipped == 1
 
 
 @pytest.mark.parametrize("manifest", [True, False])
@@ -77,11 +72,8 @@ def test_truncations(shard, manifest):
             assert str(path) in text and code == 65
             lost = f"{whole} of {RECORDS} records can be read"
             assert f"record {whole} at" in text or lost in text
-        if not whole:
-            continue
-        numbers, skipped = read_all(path, on_bad_record="skip")
-        assert numbers == list(range(whole))
-        assert skipped == (RECORDS - whole if manifest else size not in offsets)
+        else:
+            assert read_all(path) == list(range(whole))
 
 
 @pytest.mark.parametrize("length", [0, 5, 2**20, 2**40, 2**64 - 1])
@@ -96,9 +88,23 @@ def test_forged_lengths(shard, length):
     # A short one sends the reader to a place where no record begins.
     assert str(path) in text and ("record 11" in text or "record 12" in text)
     assert code == 65
-    numbers, skipped = read_all(path, on_bad_record="skip")
-    assert numbers == [n for n in range(RECORDS) if n != 11]
-    assert skipped == 1
+
+
+def test_a_shard_that_was_replaced_by_one_of_the_same_size(shard):
+    """The stored index has its size and other offsets."""
+    path, content, offsets = shard
+    assert len(opened(str(path)).parts[0]) == RECORDS
+    [index] = path.parent.glob(".records*")
+    # Two records in the place of one, and one in the place of two.
+    table = np.fromfile(index, np.int64)
+    places = np.flatnonzero(table == offsets[8])
+    for other, record in ((offsets[7] + 20, 7), (offsets[9], 7)):
+        table[places] = other
+        table.tofile(index)
+        text, code = error_of(opened(str(path)).parts[0].read, np.arange(RECORDS))
+        assert f"{path}: record {record} at byte {offsets[record]}" in text
+        assert code == 65
+    assert "other records than when they were counted" in text
 
 
 def test_a_missing_shard(tmp_path):
@@ -133,37 +139,23 @@ def test_damage_found_while_training(shard):
     assert error.exit_code == 65
 
 
-def test_skipping_is_deterministic(shard):
-    path, content, offsets = shard
-    data = bytearray(content)
-    data[offsets[7] + 20] ^= 1
-    path.write_bytes(data)
-    found = [
-        batches(str(path), 13, batch_size=3, on_bad_record="skip", start_step=start)
-        for start in (0, 0, 4)
-    ]
-    assert all(same(a, b) for a, b in zip(found[0], found[1], strict=True))
-    assert all(same(a, b) for a, b in zip(found[0][4:], found[2][:9], strict=True))
-    numbers = [n for batch in found[0] for n in numbers_of(batch)]
-    assert sorted(numbers) == [n for n in range(RECORDS) if n != 7]
-
-
 def test_a_damaged_record_in_a_whole_run(tmp_path):
     hparams = tiny(num_train_steps=14)  # An epoch has 12.5.
     data = write_tiny_data(tmp_path / "data")
     path = data / "pretrain_tfrecords" / "pretrain_data.tfrecord-1-of-2"
     shutil.copy(path, tmp_path / "whole")
-    offsets, _ = tfrecord.scan(path)
+    offsets = tfrecord.scan(path)
     content = bytearray(path.read_bytes())
     content[offsets[3] + 40] ^= 4
     path.write_bytes(content)
 
-    skip = hparams | {"on_bad_record": "skip"}
-    record = f"record 3 at byte {offsets[3]}"
     run = pretrain(data, "run", hparams, before=eagerly).wait()
-    says = (f"{path}: {record} is damaged", '"on_bad_record": "skip"')
+    says = f"{path}: record 3 at byte {offsets[3]} is damaged", "leave this shard out"
     check_refused(run, 65, *says)
-    run = pretrain(data, "run", skip, before=eagerly).wait()
-    check_ok(run, f"{path}: 1 damaged records left out", record, "Data: 99 examples")
+    # The other shard alone: it is left out by the pattern.
+    others = str(path).replace("1-of-2", "[!1]-of-2")
+    hparams["pretrain_tfrecords"] = others
+    run = pretrain(data, "run", hparams, before=eagerly).wait()
+    check_ok(run, "Data: 50 examples")
     rows = metrics_of(data / "models" / "run")
     assert [row["step"] for row in rows] == list(range(1, 15))

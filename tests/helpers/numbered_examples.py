@@ -70,7 +70,7 @@ def opened(data, vocab=VOCAB, **hparams):
     return pretrain_data.DataSets(data, config, vocab)
 
 
-_OF_DATA = {"vocab", "max_seq_length", "on_bad_record", "sampling_alpha"}
+_OF_DATA = {"vocab", "max_seq_length", "sampling_alpha"}
 
 
 def dataset(pattern, **changes):

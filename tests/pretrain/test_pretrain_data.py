@@ -323,7 +323,7 @@ def test_epochs_of_a_mixture_are_those_of_each_data_set(mixed):
     assert "75.00%" in second and "0.15 of 3.00 epochs" in second
 
 
-def test_a_damaged_record_of_a_mixture_is_skipped(tmp_path, mixed):
+def test_a_damaged_part_of_a_mixture_is_named(tmp_path, mixed):
     pattern = write_shards(tmp_path, [50])
     [path] = tmp_path.glob("pretrain_data*")
     content = bytearray(path.read_bytes())
@@ -331,8 +331,9 @@ def test_a_damaged_record_of_a_mixture_is_skipped(tmp_path, mixed):
     path.write_bytes(content)
     text, code = error_of(dataset, [mixed[0], f"{tmp_path}/nothing*"])
     assert f"{tmp_path}/nothing*" in text and code == 2
-    source = opened([mixed[0], pattern], on_bad_record="skip")
-    assert source.num_skipped == 1 and len(source) == 79
+    source = opened([mixed[0], pattern])
+    text, code = error_of(source.parts[1].read, np.arange(50))
+    assert f"{path}: record 49 at byte" in text and code == 65
 
 
 def test_token_counts_of_a_mixture(tmp_path):
