@@ -190,17 +190,17 @@ def test_encoder_takes_inputs_as_keras_hub_names_them():
     np.testing.assert_array_equal(model.encoder(ids).sequence_output, model(whole))
 
 
-def test_weights_have_the_places_of_earlier_files(tmp_path):
+def test_places_of_weights_in_files_are_fixed(tmp_path):
     tiny_model(layers=2).save_weights(tmp_path / "model.weights.h5")
     with h5py.File(tmp_path / "model.weights.h5") as f:
         encoder = f["electra/encoder/transformer_layers"]
-        assert sorted(encoder) == ["transformer_layer", "transformer_layer_1"]
+        assert sorted(encoder) == ["bert_block", "bert_block_1"]
         for module in (
             *(f"attention/self_attention/{name}" for name in ("query", "key", "value")),
             *("attention/output_layer/dense", "attention/output_layer/layer_norm"),
             *("intermediate/dense", "output_layer/dense", "output_layer/layer_norm"),
         ):
-            assert sorted(encoder["transformer_layer_1"][module]["vars"]) == ["0", "1"]
+            assert sorted(encoder["bert_block_1"][module]["vars"]) == ["0", "1"]
 
 
 def test_global_dtype_policy_where_precision_is_not_set():

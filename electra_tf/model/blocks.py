@@ -188,7 +188,3 @@ class BertBlock(Block):
         x = tf.einsum("bhld,hdw->blw", x, kernel) + bias
         x = dropout(x, rate, seed) + tf.reshape(skip, tf.shape(x))
         return tf.reshape(own.layer_norm(x), [-1, width])
-
-
-# Keras's files name the members of a list by their class: this is the first one's name.
-BertBlock.__name__ = "TransformerLayer"

@@ -309,14 +309,6 @@ class TextEncoder(keras.layers.Layer):
             "direction": self.encoder.direction,
         }
 
-    @classmethod
-    def from_config(cls, config):
-        # Earlier versions stored shared embeddings; their weights are also stored here.
-        shared = config.pop("embeddings", None) or {"class_name": "Embeddings"}
-        if shared["class_name"] != "Embeddings":
-            raise ValueError("Its table is a residual, which the file does not have.")
-        return cls(**config)
-
 
 def block_class(kind: BlockKind) -> type[Block]:
     """The class of a row of `config.model.BLOCKS`."""

@@ -263,28 +263,6 @@ class ElectraPretrainer(keras.Model):
             "at_rest": self.at_rest,
         }
 
-    @classmethod
-    def from_config(cls, config):
-        if "generator_config" in config:  # of version 0.1
-            shape, generator = dict(config["config"]), config["generator_config"]
-            known = {field.name for field in dataclasses.fields(PretrainingConfig)}
-            hparams = {k: v for k, v in config.items() if k in known}
-            hparams |= {
-                "vocab_size": shape.pop("vocab_size"),
-                "max_seq_length": shape["max_position_embeddings"],
-                "model_hparam_overrides": shape,
-                "generator_hidden_size": generator["hidden_size"]
-                / shape["hidden_size"],
-                "generator_layers": generator["num_hidden_layers"]
-                / shape["num_hidden_layers"],
-            }
-            at_rest = hparams["embedding_sharing"] == "summed"
-            if at_rest:
-                hparams["embedding_sharing"] = "disentangled"
-            others = {k: config[k] for k in ("name", "dtype", "special_ids")}
-            config = others | {"config": hparams, "at_rest": at_rest}
-        return cls(**config)
-
     def begin_from_generator(self) -> None:
         """Initialises the main network with the weights of the generator's encoder."""
         stored = {v.path: v for v in self.generator.encoder.variables}

@@ -394,8 +394,6 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         if isinstance(config.get("layer_factor"), dict):
             factor = keras.saving.deserialize_keras_object(config["layer_factor"])
             config = config | {"layer_factor": factor}
-        # Earlier files also have Keras's settings, with the value for "not used".
-        config = {name: config[name] for name in cls().get_config() if name in config}
         return super().from_config(config, custom_objects=custom_objects)
 
 

@@ -4,7 +4,6 @@
 Which weights learn from which loss: test_objectives.py.
 """
 
-import dataclasses
 import json
 
 import numpy as np
@@ -13,12 +12,7 @@ import tensorflow as tf
 
 from electra_tf.pretrain import generators
 from electra_tf.pretrain.metrics import evaluation_metrics
-from electra_tf.pretrain.pretraining import (
-    ElectraPretrainer,
-    LossWeights,
-    build_pretrainer,
-    task_of,
-)
+from electra_tf.pretrain.pretraining import ElectraPretrainer, LossWeights, task_of
 from electra_tf.train.optimization import AdamWeightDecay
 from tests.helpers.statistics import assert_like
 from tests.helpers.tiny_pretraining import (
@@ -253,22 +247,6 @@ def test_from_config_and_weights_file(variant, tmp_path):
     ours, theirs = copy(tiny_batch()), shared_output(variant)
     assert float(ours.total_loss) == float(theirs.total_loss)
     np.testing.assert_array_equal(ours.sampled_ids, theirs.sampled_ids)
-
-
-def test_config_of_version_0_1_is_read():
-    model = tiny_model("disentangled", layers=2, generator_layers=0.5, disc_weight=7.0)
-    shape = dataclasses.asdict(model.model_config)
-    generator = dataclasses.asdict(model.hparams.generator_config())
-    config = {"name": "m", "dtype": "float32", "config": shape, "embedding_size": 8}
-    config |= {"generator_config": generator, "special_ids": [2, 3, 4]}
-    config |= {"generator": "masked_lm", "objective": "electra", "disc_weight": 7.0}
-    config |= {"rare_mask_power": 0.0, "generator_width": 8}
-    for sharing, at_rest in (("disentangled", False), ("summed", True)):
-        found = ElectraPretrainer.from_config(config | {"embedding_sharing": sharing})
-        expected = build_pretrainer(model.hparams, (2, 3, 4), at_rest=at_rest)
-        shapes = [[(v.path, v.shape) for v in m.weights] for m in (found, expected)]
-        assert shapes[0] == shapes[1]
-        assert found.hparams.disc_weight == 7.0
 
 
 def dataset(rows=8):
