@@ -163,7 +163,7 @@ class MaskedLMHead(PredictionHead):
 
 
 def log_normalizer(
-    hidden: tf.Tensor, table: tf.Tensor, bias: tf.Tensor, chunk_size: int | None = None
+    hidden: tf.Tensor, table: tf.Tensor, bias: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """log sum_v exp(hidden . table_v + bias_v) for each row, and the best v.
 
@@ -171,13 +171,11 @@ def log_normalizer(
       hidden: float [M, E].
       table: float32 [V, E], the word embeddings.
       bias: float32 [V].
-      chunk_size: rows whose scores exist at one time; the result does not depend on it.
-        None: what suits the device.
 
     Returns: float32 [M], differentiable in all three, and int32 [M].
     """
     static_rows, width = hidden.shape
-    chunk_size = chunk_size or (_CPU_ROWS if target.is_for_cpu() else _ROWS)
+    chunk_size = _CPU_ROWS if target.is_for_cpu() else _ROWS
     if static_rows is not None:
         chunk_size = max(1, min(chunk_size, static_rows))
     rows = static_rows or tf.shape(hidden)[0]

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The chunked log-normaliser: its values, gradients and memory."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from electra_tf.model.heads import log_normalizer
+from electra_tf.model import heads
 from tests.helpers.encoder_passes import traced_for
 
 ROWS, WIDTH, VOCAB_SIZE = 23, 8, 37
@@ -34,8 +36,11 @@ def with_gradients(function, arguments):
 
 
 def chunked(chunk_size):
+    """The function with chunks of that many rows."""
+
     def function(hidden, table, bias):
-        return log_normalizer(hidden, table, bias, chunk_size)
+        with mock.patch.object(heads, "_CPU_ROWS", chunk_size):
+            return heads.log_normalizer(hidden, table, bias)
 
     return function
 
@@ -139,7 +144,7 @@ def test_scores_of_all_rows_never_exist():
 
 @pytest.mark.parametrize(("device", "size"), [("cpu", 128), ("gpu", 1024)])
 def test_default_chunk_size_suits_the_device(device, size):
-    function = tf.function(chunked(None))
+    function = tf.function(heads.log_normalizer)
     with traced_for(device):
         graph = function.get_concrete_function(*inputs(rows=1500)).graph
     found, _ = shapes(graph)
