@@ -14,7 +14,6 @@ import hashlib
 import itertools
 import json
 import os
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -33,10 +32,9 @@ _INDEX_MAGIC = 0x31584449_41525445  # "ETRAIDX1"
 _HEADER_FIELDS = 4  # magic, number of files, two unused
 _FILE_FIELDS = 3  # size, unused, number of records
 
-# At most 64 files are open in a process, well below the usual limit of 1024: those of
-# the cache, and those that threads are reading.
-_MAX_CACHED, _MAX_READERS = 48, 16
-_readers = threading.Semaphore(_MAX_READERS)
+# Files that stay open; beyond these, each thread may read another one. The usual limit
+# of a process is 1024.
+_MAX_OPEN = 48
 
 
 class Location(NamedTuple):
@@ -90,32 +88,29 @@ class RecordIndex:
         that is gone.
         """
         files = np.searchsorted(self._first, indices, side="right") - 1
-        starts = self._offsets[indices + files].tolist()
-        ends = self._offsets[indices + files + 1].tolist()
-        found = self._ranges(files.tolist(), starts, ends)
-        records = [framed[tfrecord.HEADER_BYTES : -4] for framed in found]
-        for i in np.flatnonzero(~tfrecord.are_sound(found, records)).tolist():
-            problem = tfrecord.problem_of(found[i], ends[i] - starts[i])
-            raise tfrecord.damaged(*self.locate(int(indices[i]))[:3], problem)
-        return records
+        starts = self._offsets[indices + files]
+        sizes = (self._offsets[indices + files + 1] - starts).tolist()
+        found = self._ranges(files.tolist(), starts.tolist(), sizes)
+        for index, framed, size in zip(indices, found, sizes, strict=True):
+            if problem := tfrecord.problem_of(framed, size):
+                raise tfrecord.damaged(*self.locate(int(index))[:3], problem)
+        return [framed[tfrecord.HEADER_BYTES : -4] for framed in found]
 
     def _ranges(
-        self, files: list[int], starts: list[int], ends: list[int]
+        self, files: list[int], starts: list[int], sizes: list[int]
     ) -> list[bytes]:
-        """The bytes [start, end) of files, by their numbers."""
+        """Bytes of files, by their numbers."""
         result = [b""] * len(files)
         by_file = sorted(range(len(files)), key=files.__getitem__)
         for file, places in itertools.groupby(by_file, files.__getitem__):
-            with _readers:
-                # Evicted from the cache, it is closed when its last reference is gone.
-                shard = _shard(self, file)
-                for i in places:
-                    size = ends[i] - starts[i]
-                    result[i] = os.pread(shard.fileno(), size, starts[i])
+            # Evicted from the cache, it is closed when its last reference is gone.
+            shard = _shard(self, file)
+            for i in places:
+                result[i] = os.pread(shard.fileno(), sizes[i], starts[i])
         return result
 
 
-@functools.lru_cache(_MAX_CACHED)
+@functools.lru_cache(_MAX_OPEN)
 def _shard(index: RecordIndex, number: int) -> BinaryIO:
     path = index.paths[number]
     try:

@@ -119,22 +119,6 @@ def damaged(path: str, record: int, offset: int, reason: str) -> UserError:
     )
 
 
-def are_sound(framed: list[bytes], records: list[bytes]) -> np.ndarray:
-    """Whether framed records have the right length and checksum: bool [n].
-
-    Faster for a batch than a look at each record.
-
-    Args:
-      records: the same records without frames.
-    """
-    lengths = [int.from_bytes(record[:8], "little") for record in framed]
-    right = np.array(lengths, np.uint64) == np.array(list(map(len, records)), np.uint64)
-    stored = [int.from_bytes(record[-4:], "little") for record in framed]
-    crc = np.array(list(map(google_crc32c.value, records)), np.uint32)
-    masked = (crc >> 15 | crc << 17) + np.uint32(_CRC_MASK_DELTA)
-    return right & (masked == np.array(stored, np.uint32))
-
-
 def scan(path: str | os.PathLike) -> np.ndarray:
     """Finds the records of a TFRecord file by stepping over their lengths.
 
@@ -173,16 +157,17 @@ def problem_of_length(data: bytes | mmap.mmap, position: int, size: int) -> str 
     return None
 
 
-def problem_of(framed: bytes, size: int) -> str:
-    """Describes the damage of a framed record, see `are_sound`.
+def problem_of(framed: bytes, size: int) -> str | None:
+    """Describes the damage of a record with its frame; None if it is sound.
 
     Args:
-      size: of the record when it was counted; the file may have been cut since.
+      size: when it was counted; the file may have changed since.
     """
-    if problem := problem_of_length(framed, 0, size):
-        return problem
     if len(framed) < size:
         return "the file is shorter than it was when its records were counted"
-    if _HEADER.unpack_from(framed)[0] + FRAME_BYTES != size:
-        return "the file has other records than when they were counted"
-    return "the checksum of its data is wrong"
+    if int.from_bytes(framed[:8], "little") + FRAME_BYTES != size:
+        problem = problem_of_length(framed, 0, size)
+        return problem or "the file has other records than when they were counted"
+    if masked_crc(framed[HEADER_BYTES:-4]) != int.from_bytes(framed[-4:], "little"):
+        return "the checksum of its data is wrong"
+    return None
