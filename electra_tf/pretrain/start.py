@@ -350,24 +350,25 @@ def _assign(
     path: str,
 ) -> WeightReport:
     """Assigns all weights that fit, or none and raises `UserError` naming `path`."""
+
+    def misfit(problem: str) -> UserError:
+        return UserError(
+            f"{path} {problem}.\nIf it is an ELECTRA model, set model_size, "
+            "embedding_size, generator_hidden_size,\ngenerator_layers and "
+            "num_hidden_layers (model_hparam_overrides) as they are there."
+        )
+
     here, parts = ({_part(name) for name in names} for names in (variables, tensors))
     report = WeightReport([], {}, [], sorted(tensors.keys() - variables.keys()))
     for name in report.left_out:
         if _LAYER.match(name) and _part(name) in here:
-            raise UserError(
-                f"{path} has {name}, a layer more than this run's "
-                f"{_part(name)}.\nSet num_hidden_layers (model_hparam_overrides) and "
-                "generator_layers as they were there."
-            )
+            raise misfit(f"has {name}, a layer more than this run")
     values: dict[str, np.ndarray] = {}
     for name, variable in variables.items():
         if name not in tensors:
             # A model has a part completely or not at all.
-            if (part := _part(name)) in {*parts, ENCODER}:
-                raise UserError(
-                    f"{path} has no {name}, which this run's {part} needs."
-                    "\nIs it an ELECTRA model of the same size?"
-                )
+            if _part(name) in {*parts, ENCODER}:
+                raise misfit(f"has no {name}, which this run needs")
             report.initialised.append(name)
             continue
         array, how = tensors[name], None
@@ -375,16 +376,11 @@ def _assign(
             array, how = _by_token(array, variable, theirs.ids, ours.tokens)
         elif name.endswith(_BY_POSITION) and len(array) != variable.shape[0]:
             there, rows = len(array), variable.shape[0]
-            rest = f"row i from {there} on is row i mod {there}"
-            rest = rest if rows > there else f"the first {rows} taken"
-            how = f"{there} rows there, {rows} here; {rest}"
+            how = f"{there} rows there, {rows} here: row i is row i mod {there}"
             array = array[np.arange(rows) % there]
         if array.shape != tuple(variable.shape):
-            raise UserError(
-                f"{path}: {name} has shape {list(array.shape)}, this "
-                f"run needs {list(variable.shape)}.\nSet model_size, embedding_size, "
-                "generator_* and model_hparam_overrides as they were there."
-            )
+            there, here = list(array.shape), list(variable.shape)
+            raise misfit(f"has {name} of shape {there}, this run needs {here}")
         if not np.isfinite(array).all():
             raise UserError(f"{path}: {name} is not finite.", EXIT_DAMAGED)
         values[name] = array
