@@ -7,6 +7,7 @@ An objective names those it has (`Objective.metrics`) and forms the sums of a ba
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
@@ -207,6 +208,7 @@ _SETTLED = 1000  # steps after the warm-up
 ADVICE = "a lower learning_rate, more num_warmup_steps, a smaller generator"
 
 
+@dataclasses.dataclass
 class HealthMonitor:
     """Looks at the metrics of all steps; logs a warning, or ends the run.
 
@@ -220,18 +222,15 @@ class HealthMonitor:
       counts_all_tokens: whether the discriminator's loss does, as its accuracy.
     """
 
-    def __init__(
-        self,
-        policy: str,
-        console: Console,
-        warmup: int,
-        vocab_size: int,
-        counts_all_tokens: bool = True,
-    ):
-        self.vocab_size, self.counts_all_tokens = vocab_size, counts_all_tokens
+    policy: str
+    console: Console
+    warmup: int
+    vocab_size: int
+    counts_all_tokens: bool = True
+
+    def __post_init__(self):
         self.lowest = math.inf  # mean loss of the generator
         self.is_settled = False
-        self._policy, self._console, self._warmup = policy, console, warmup
         self._rows = defaultdict(lambda: deque(maxlen=_SETTLED))
         self._since_look = 0
         self._raised: set[str] = set()
@@ -246,16 +245,16 @@ class HealthMonitor:
             return
         self._since_look = 0
         step = first_step + len(made) - 1
-        self.is_settled = step >= self._warmup + _SETTLED
+        self.is_settled = step >= self.warmup + _SETTLED
         raised = {alarm.name: alarm for alarm in ALARMS if self._is_raised(alarm)}
         new, self._raised = raised.keys() - self._raised, {*raised}
         for name in sorted(new):
             text = f"{name} up to step {step:,}: {raised[name].meaning}.\n"
             text += f"What usually helps: {ADVICE}."
-            if self._policy == "stop":
+            if self.policy == "stop":
                 text = f'stopped by "on_alarm": {text} The state is saved; '
                 raise UserError(f'{text}"on_alarm": "warn" continues.', EXIT_DIVERGED)
-            self._console.log(f"Warning: {text}")
+            self.console.log(f"Warning: {text}")
 
     def _is_raised(self, alarm: Alarm) -> bool:
         rows = [np.array(self._rows[n])[-alarm.steps :] for n in alarm.metrics]
