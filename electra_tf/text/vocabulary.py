@@ -191,11 +191,6 @@ def is_too_long(token: str) -> bool:
     return len(token.removeprefix("##").encode()) > _MAX_TOKEN_BYTES
 
 
-def _tokens_of_text(path: str, data: bytes) -> list[str]:
-    # A blank line, such as U+2028, keeps its id, which no text gets.
-    return [line.strip() or line.removesuffix("\r") for line in _lines_in(path, data)]
-
-
 def read_if_there(path: str | os.PathLike) -> bytes | None:
     """The content of a file, here or in a bucket; None if it does not exist."""
     try:
@@ -207,18 +202,16 @@ def read_if_there(path: str | os.PathLike) -> bytes | None:
         raise UserError(f"cannot read {path}: {e.strerror}.") from None
 
 
-def _lines_in(path: str, data: bytes) -> list[str]:
-    """The lines of a file, without blank ones at its end.
+def _tokens_of_text(path: str, data: bytes) -> list[str]:
+    """The tokens on the lines of a file, without blank ones at its end.
 
-    Raises UserError for an empty file, and for a line that is not UTF-8.
+    Raises UserError for a line that is not UTF-8.
     """
-    lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    while lines and not lines[-1].strip():
-        lines.pop()
-    if not lines:
-        raise UserError(f"{path} is empty.")
+    lines = data.removeprefix(b"\xef\xbb\xbf").rstrip().split(b"\n")
     try:
-        return [line.decode() for line in lines]
+        texts = [line.decode() for line in lines]
+        # A blank line, such as U+2028, keeps its id, which no text gets.
+        return [text.strip() or text.removesuffix("\r") for text in texts]
     except UnicodeDecodeError as e:
         number = lines.index(e.object) + 1
         raise UserError(
