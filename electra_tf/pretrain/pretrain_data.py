@@ -121,20 +121,17 @@ class ExampleSource:
             )
         # One record of each shard shows whether it has another length or kind: examples
         # of other programs may parse.
-        firsts = (np.cumsum(self.index.counts) - self.index.counts)[
-            self.index.counts > 0
-        ]
-        starts, problem = self.read(firsts)[0, :, 0].tolist(), None
-        for place, start, record in zip(
-            firsts, starts, self.index.read(firsts), strict=True
-        ):
+        counts = self.index.counts
+        firsts = (np.cumsum(counts) - counts)[counts > 0]
+        starts, records = self.read(firsts)[0, :, 0].tolist(), self.index.read(firsts)
+        for place, start, record in zip(firsts, starts, records, strict=True):
+            problem = f"begins with id {start} instead of [CLS] (id {vocab.cls_id})"
             if b"masked_lm_positions" in record:
                 problem = "has masked_lm_positions, as BERT's masked examples do"
-            elif start != vocab.cls_id:
-                problem = f"begins with id {start} instead of [CLS] (id {vocab.cls_id})"
-            if problem:
-                advice = "Build the data with build_pretraining_dataset.py."
-                raise self._error(place, f"{problem}.\n{advice}", EXIT_DAMAGED)
+            elif start == vocab.cls_id:
+                continue
+            problem += ".\nBuild the data with build_pretraining_dataset.py."
+            raise self._error(place, problem, EXIT_DAMAGED)
 
     def _error(self, index: int, problem: str, code: int = EXIT_CONFIG) -> UserError:
         """The error that names a record by its place."""
