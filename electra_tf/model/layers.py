@@ -6,6 +6,7 @@ Shapes: B batch, L length, N positions, D width.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -35,16 +36,11 @@ def gelu(x: tf.Tensor):
     return half * x * (1 + tf.math.erf(x * root)), gradient
 
 
-def gelu_tanh(x: tf.Tensor) -> tf.Tensor:
-    """GELU's approximation by tanh, as in some other programs."""
-    return tf.nn.gelu(x, approximate=True)
-
-
 def activation(name: str) -> Callable[[tf.Tensor], tf.Tensor]:
     """The function for a name of `hidden_act`; the original has no gelu_tanh."""
     return {
         "gelu": gelu,
-        "gelu_tanh": gelu_tanh,
+        "gelu_tanh": functools.partial(tf.nn.gelu, approximate=True),
         "relu": tf.nn.relu,
         "tanh": tf.tanh,
         "linear": tf.identity,
