@@ -38,12 +38,11 @@ _MAX_OPEN = 48
 
 
 class Location(NamedTuple):
-    """The place of a record: file, number within the file, first byte, end."""
+    """The place of a record: file, number within the file, first byte."""
 
     path: str
     record: int
     offset: int
-    end: int
 
 
 class RecordIndex:
@@ -77,9 +76,8 @@ class RecordIndex:
     def locate(self, index: int) -> Location:
         """The place of record `index` (0..len - 1)."""
         file = int(np.searchsorted(self._first, index, side="right")) - 1
-        start, end = self._offsets[index + file : index + file + 2]
-        record = int(index - self._first[file])
-        return Location(self.paths[file], record, int(start), int(end))
+        record, offset = index - self._first[file], self._offsets[index + file]
+        return Location(self.paths[file], int(record), int(offset))
 
     def read(self, indices: np.ndarray) -> list[bytes]:
         """Returns the data of the records `indices` [n], with verified checksums.
@@ -93,7 +91,7 @@ class RecordIndex:
         found = self._ranges(files.tolist(), starts.tolist(), sizes)
         for index, framed, size in zip(indices, found, sizes, strict=True):
             if problem := tfrecord.problem_of(framed, size):
-                raise tfrecord.damaged(*self.locate(int(index))[:3], problem)
+                raise tfrecord.damaged(*self.locate(int(index)), problem)
         return [framed[tfrecord.HEADER_BYTES : -4] for framed in found]
 
     def _ranges(

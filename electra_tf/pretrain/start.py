@@ -359,8 +359,8 @@ def _assign(
         )
 
     here, parts = ({_part(name) for name in names} for names in (variables, tensors))
-    report = WeightReport([], {}, [], sorted(tensors.keys() - variables.keys()))
-    for name in report.left_out:
+    left_out, changed = sorted(tensors.keys() - variables.keys()), {}
+    for name in left_out:
         if _LAYER.match(name) and _part(name) in here:
             raise misfit(f"has {name}, a layer more than this run")
     values: dict[str, np.ndarray] = {}
@@ -369,14 +369,14 @@ def _assign(
             # A model has a part completely or not at all.
             if _part(name) in {*parts, ENCODER}:
                 raise misfit(f"has no {name}, which this run needs")
-            report.initialised.append(name)
             continue
-        array, how = tensors[name], None
+        array = tensors[name]
         if name.endswith(checkpoint.BY_TOKEN) and theirs.tokens != ours.tokens:
-            array, how = _by_token(array, variable, theirs.ids, ours.tokens)
+            array, changed[name] = _by_token(array, variable, theirs.ids, ours.tokens)
         elif name.endswith(_BY_POSITION) and len(array) != variable.shape[0]:
             there, rows = len(array), variable.shape[0]
             how = f"{there} rows there, {rows} here: row i is row i mod {there}"
+            changed[name] = how
             array = array[np.arange(rows) % there]
         if array.shape != tuple(variable.shape):
             there, here = list(array.shape), list(variable.shape)
@@ -384,13 +384,11 @@ def _assign(
         if not np.isfinite(array).all():
             raise UserError(f"{path}: {name} is not finite.", EXIT_DAMAGED)
         values[name] = array
-        if how:
-            report.changed[name] = how
-        else:
-            report.loaded.append(name)
     for name, value in values.items():
         variables[name].assign(value)
-    return report
+    loaded = [name for name in values if name not in changed]
+    initialised = [name for name in variables if name not in values]
+    return WeightReport(loaded, changed, initialised, left_out)
 
 
 def _by_token(array, variable, theirs: Mapping[str, int], ours: Sequence[str]):
