@@ -46,6 +46,7 @@ _MAX_RAW_CHARS = 64 << 20
 _MAX_REPEATED = 20_000_000
 _REPEATED_AT_ONCE = 1000
 
+_NAME = "count_words"
 _PUNCTUATION = unicode_classes.code_points(unicode_classes.PUNCTUATION)
 
 
@@ -83,37 +84,20 @@ def count(
         parts = units.portions(text.units)
         sizes = [sum(unit.weight for unit in part) for part in parts]
         work = functools.partial(_count_part, config, reading)
-        tasks = [*enumerate(parts)]
-        job.run(folder, Job("count_words", work, tasks, sizes), runner)
-        total = total_of(
-            _read_counts(os.path.join(path, job.OWN, _counts_file(number)))
-            for number in range(len(parts))
-        )
-        folder.discard_results("count_words", len(parts))
+        job.run(folder, Job(_NAME, work, parts, sizes), runner)
+        records = folder.records(_NAME, len(parts))
+        total = total_of(WordCounts(**record["counts"]) for record in records)
+        folder.discard_results(_NAME, len(parts))
     with contextlib.suppress(OSError):
         os.rmdir(path)
     return total
 
 
-def _counts_file(number: int) -> str:
-    return f".words-{number:05d}.json"
-
-
 def _count_part(
-    config: TokenizerConfig, reading: Reading, task: tuple[int, list], folder: str
+    config: TokenizerConfig, reading: Reading, part: list, folder: str
 ) -> dict[str, Any]:
-    number, part = task
     documents = (document for u in part for document in read_unit(Unit(*u), reading))
-    counts = count_documents(documents, config)
-    with open(os.path.join(folder, _counts_file(number)), "w", encoding="utf-8") as f:
-        json.dump(counts, f)
-    return {}
-
-
-def _read_counts(path: str) -> WordCounts:
-    with open(path, encoding="utf-8") as f:
-        words, replaced_in, *numbers = json.load(f)
-    return WordCounts(Counter(words), Counter(replaced_in), *numbers)
+    return {"counts": count_documents(documents, config)._asdict()}
 
 
 def total_of(parts: Iterable[WordCounts]) -> WordCounts:

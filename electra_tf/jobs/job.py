@@ -193,8 +193,7 @@ class Job(NamedTuple):
     Attributes:
       name: in the progress line, and of the records.
       work: makes the files of a task in an empty folder, and returns counts and
-        whatever else is to be recorded, in JSON. Hidden files are for later jobs in the
-        folder, which find them in `OWN`. Workers must be able to import it.
+        whatever else is to be recorded, in JSON. Workers must be able to import it.
       tasks: in JSON.
       sizes: bytes of input of each.
     """
@@ -238,7 +237,7 @@ def run(folder: JobFolder, job: Job, runner: Runner) -> None:
             _for_each_in_beam(execute, tasks, error_path, runner.beam_args)
     finally:
         folder.remove_partial()
-    if missing := list(folder.records(job.name, count)).count(None):
+    if missing := sum(not record for record in folder.records(job.name, count)):
         raise UserError(
             f"all is done, but {missing} of {count} parts are not in {folder.path}.\n"
             "Do all workers write to one file system? Run the command again to resume."
@@ -260,13 +259,12 @@ def _execute(
         sync_folder(Path(temporary))
         files = []
         for file in sorted(os.listdir(temporary)):
-            place = f"{OWN}/{file}" if file[0] == "." else file
-            files.append({"name": place} | record_of(Path(temporary, file)))
+            files.append({"name": file} | record_of(Path(temporary, file)))
         path = record_path(folder, name, number)
         atomic_write(path, json.dumps({"files": files, **facts}) + "\n")
         for file in files:
             place = os.path.join(folder, file["name"])
-            os.replace(os.path.join(temporary, os.path.basename(place)), place)
+            os.replace(os.path.join(temporary, file["name"]), place)
         sync_directory(folder)
     except OSError as e:
         raise cannot_write(folder, e) from None
