@@ -97,7 +97,11 @@ class RecordMaker:
         packer = FullPacker(self.vocab, length)
         for unit in units:
             if not is_full:
-                rng = _rng_of(unit, settings.seed, self.is_only_unit)
+                # Those of a single file are the original's after random.seed(seed), and
+                # so are the examples. Names of files need not be UTF-8.
+                name = f"{settings.seed}/{unit.stream}"
+                seed = name.encode("utf-8", "surrogateescape")
+                rng = random.Random(settings.seed if self.is_only_unit else seed)
                 builder = ExampleBuilder(self.vocab, length, rng)
             for lines, is_blank, counts in _line_batches(unit, settings):
                 ids, row_splits = self._tokenizer.tokenize_lines(lines)
@@ -115,18 +119,6 @@ class RecordMaker:
         kept = int(mask.sum()) - int(is_special.sum())
         counts = counts._replace(examples=len(records), tokens_kept=kept)
         return [*map(tfrecord.frame, records)], counts
-
-
-def _rng_of(unit: Unit, seed: int, is_only_unit: bool) -> random.Random:
-    """The random numbers of a unit.
-
-    Those of a single file are the original program's after `random.seed(seed)`, so the
-    examples are the same.
-    """
-    if is_only_unit:
-        return random.Random(seed)
-    # Names of files need not be UTF-8; bytes give the same seed as text.
-    return random.Random(f"{seed}/{unit.stream}".encode("utf-8", "surrogateescape"))
 
 
 def _line_batches(
