@@ -97,7 +97,7 @@ def _count_part(
     config: TokenizerConfig, reading: Reading, part: list, folder: str
 ) -> dict[str, Any]:
     documents = (document for u in part for document in read_unit(Unit(*u), reading))
-    return {"counts": count_documents(documents, config)._asdict()}
+    return {"counts": total_of(piece_counts(documents, config))._asdict()}
 
 
 def total_of(parts: Iterable[WordCounts]) -> WordCounts:
@@ -113,14 +113,7 @@ def total_of(parts: Iterable[WordCounts]) -> WordCounts:
     return WordCounts(words, replaced_in, num_forgotten, num_too_long, num_stripped)
 
 
-def count_documents(
-    documents: Iterable[corpus.TextReader], config: TokenizerConfig
-) -> WordCounts:
-    """Counts the words of a stream of documents."""
-    return total_of(_pieces(documents, config))
-
-
-def _pieces(
+def piece_counts(
     documents: Iterable[corpus.TextReader], config: TokenizerConfig
 ) -> Iterator[WordCounts]:
     """Counts of pieces of limited size, each distinct word normalised once."""

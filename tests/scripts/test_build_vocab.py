@@ -150,7 +150,12 @@ def readers(texts):
 def count(parts, config):
     """The words of some units."""
     documents = (d for u in parts for d in units.read_unit(u, units.Reading()))
-    return vocabulary_training.count_documents(documents, config)
+    return counted(documents, config)
+
+
+def counted(documents, config):
+    pieces = vocabulary_training.piece_counts(documents, config)
+    return vocabulary_training.total_of(pieces)
 
 
 class TestCounting:
@@ -172,10 +177,7 @@ class TestCounting:
         monkeypatch.setattr(vocabulary_training, "_MAX_RAW_WORDS", 5)
         parts = vocabulary_training.total_of(count([piece], config) for piece in pieces)
         assert parts.words == expected
-        documents = vocabulary_training.count_documents(
-            readers([TEXT, TEXT[::-1]]), config
-        )
-        assert documents.words == expected
+        assert counted(readers([TEXT, TEXT[::-1]]), config).words == expected
 
     def test_forgets_the_rarest_when_there_are_too_many(self, monkeypatch):
         monkeypatch.setattr(vocabulary_training, "_MAX_WORDS", 100)
@@ -183,9 +185,7 @@ class TestCounting:
         documents = [
             f"often once{i} {'now and then ' * (i % 3 == 0)}" for i in range(400)
         ]
-        counts = vocabulary_training.count_documents(
-            readers(documents), TokenizerConfig()
-        )
+        counts = counted(readers(documents), TokenizerConfig())
         assert len(counts.words) <= 100
         assert counts.words["often"] == 400
         seen = Counter(" ".join(documents).split()).total()
