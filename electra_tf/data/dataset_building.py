@@ -153,7 +153,7 @@ def _write_manifest(
         for file, examples in zip(record["files"], record["examples"], strict=True):
             files.append({"name": file["name"], "examples": examples} | file)
     if not counts.examples:
-        folder.discard_results(_NAME, num_groups)
+        folder.discard_job([file["name"] for file in files])
         raise UserError(
             f"the {text.num_files} files of the corpus ({text.num_bytes} bytes) hold "
             "no text.",

@@ -87,7 +87,7 @@ def count(
         job.run(folder, Job(_NAME, work, parts, sizes), runner)
         records = folder.records(_NAME, len(parts))
         total = total_of(WordCounts(**record["counts"]) for record in records)
-        folder.discard_results(_NAME, len(parts))
+        folder.discard_job()
     with contextlib.suppress(OSError):
         os.rmdir(path)
     return total

@@ -102,14 +102,10 @@ class JobFolder(Mirror):
     def finish(self, manifest: dict[str, Any]) -> None:
         """Writes the manifest, and removes what only the unfinished job needed."""
         self.write(MANIFEST, manifest)
-        self._discard_all()
+        self.discard_job()
 
-    def discard_results(self, name: str, count: int) -> None:
-        """Removes the results of a job, and the rest."""
-        records = filter(None, self.records(name, count))
-        self._discard_all([f["name"] for record in records for f in record["files"]])
-
-    def _discard_all(self, results: Sequence[str] = ()) -> None:
+    def discard_job(self, results: Sequence[str] = ()) -> None:
+        """Removes what only the unfinished job needed, and results of it."""
         own = os.path.join(self.path, OWN)
         records = [os.path.join(OWN, name) for name in names_below(own)]
         self.discard([*records, *results, STATE])
