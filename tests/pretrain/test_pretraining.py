@@ -164,6 +164,13 @@ def test_training_is_a_function_of_the_seed():
     assert len(free) == 3
 
 
+def test_steps_have_dropout_and_evaluations_none():
+    task, batch = task_of(tiny_model(dropout=0.5)), tiny_batch()
+    losses = [float(task.loss(batch, key, None)[0]) for key in (SEED, (5, 7))]
+    losses += [float(task.loss(batch, None, None)[0]) for _ in range(2)]
+    assert len({*losses}) == 3 and losses[2] == losses[3]
+
+
 def test_generator_and_discriminator_have_dropout_of_their_own():
     """Tied networks that read the same text do not share a mask."""
     model = tiny_model("tied_all", dropout=0.2)
