@@ -290,7 +290,7 @@ class FinetunedModel(Predictor):
 
     def stored(self, log: Log = print) -> StoredModel:
         """Its encoder, as files hold it; `log` gets notes on its checkpoints."""
-        # That the encoder comes without the head is no news to an export of the task.
+        # Exports of a task add its head themselves: no note that it is left out.
         found = readers.find(self.folder, log)
         return read(found, self.config.vocab_file, log=silent)
 
