@@ -254,7 +254,23 @@ def token_count_files(pattern: str) -> list[str]:
     return [os.path.join(folder, TOKEN_COUNTS) for folder in folders]
 
 
-def token_counts_of(pattern: str) -> np.ndarray:
-    """The sum of the token counts of all data that `pattern` matches: int64 [V]."""
-    files = token_count_files(pattern)
-    return np.sum([np.loadtxt(path, np.int64) for path in files], axis=0)
+def token_counts_of(pattern: str, vocab_size: int) -> np.ndarray:
+    """The sum of the token counts of all data that `pattern` matches: int64 [V].
+
+    Raises `UserError` (65) for a damaged file.
+    """
+    total = np.zeros(vocab_size, np.int64)
+    for path in token_count_files(pattern):
+        try:
+            with open(path, encoding="ascii") as f:
+                counts = np.array(f.read().split(), np.int64)
+            if len(counts) != vocab_size:
+                raise ValueError(f"{len(counts)} lines for {vocab_size} tokens")
+        except ValueError as error:
+            raise UserError(
+                f"{path} is not the counts of {vocab_size} tokens: {error}.\nBuild the "
+                "data again with build_pretraining_dataset.py.",
+                EXIT_DAMAGED,
+            ) from None
+        total += counts
+    return total

@@ -309,7 +309,7 @@ class DataSets:
         """How often each token is in the parts, by their shares: float64 [V]."""
         counts = np.zeros(vocab_size)
         for part, epoch in zip(self.parts, self.epochs(), strict=True):
-            own = record_index.token_counts_of(part.pattern)
+            own = record_index.token_counts_of(part.pattern, vocab_size)
             counts += own * (len(self) / epoch)
         return counts
 

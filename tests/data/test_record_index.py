@@ -100,12 +100,21 @@ def test_counts_are_those_of_the_examples(tmp_path):
     expected = np.bincount(ids[mask > 0], minlength=len(vocab))
     expected[[vocab.pad_id, vocab.cls_id, vocab.sep_id, vocab.mask_id]] = 0
     pattern = f"{one}/pretrain_data.tfrecord*"
-    found = record_index.token_counts_of(pattern)
+    found = record_index.token_counts_of(pattern, len(vocab))
     np.testing.assert_array_equal(found, expected)
     assert found.sum() > 1000
     # Two data sets together.
     two = shutil.copytree(one, tmp_path / "two")
-    both = record_index.token_counts_of(f"{pattern},{two}/pretrain*")
+    both = record_index.token_counts_of(f"{pattern},{two}/pretrain*", len(vocab))
     np.testing.assert_array_equal(both, 2 * expected)
     hidden = [path.name for path in one.glob(".*")]
     assert all(name.startswith(".records-") for name in hidden), hidden  # the index
+
+
+@pytest.mark.parametrize("text", ["", "1\n2\n", "1\n2\nx\n"])
+def test_other_files_are_refused(tmp_path, text):
+    (tmp_path / "data").touch()
+    (tmp_path / record_index.TOKEN_COUNTS).write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match="is not the counts of 3 tokens") as caught:
+        record_index.token_counts_of(f"{tmp_path}/data", 3)
+    assert caught.value.exit_code == 65
