@@ -126,5 +126,5 @@ def define_encoding_errors() -> None:
         "encoding_errors",
         "strict",
         corpus.ENCODING_ERRORS,
-        "Bytes that are not UTF-8: stop, or replace them.",
+        "Bytes that are not UTF-8: stop, or replace; builders drop and count them.",
     )

@@ -76,7 +76,7 @@ def count(
     The counts of parts of the corpus are files in `<output>.<letters>.counts`, from
     which the same call resumes after an interruption.
     """
-    settings = {"corpus": text.facts(), "counted": [config, reading]}
+    settings = {"corpus": text.facts(), "counted": [config, reading], "version": 2}
     digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()
     path = f"{output}.{digest:.8}.counts"
     with job.opened(path, {"sha256": digest}, flag="--output-file") as folder:

@@ -37,7 +37,7 @@ from electra_tf.text import corpus, units
 from electra_tf.text.records import json_line
 from electra_tf.text.units import Corpus, Unit, portions
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 # A thousand shards of a small corpus; of a large one, some minutes' work of a core.
 _SHARDS, _LEAST_BYTES, _MOST_BYTES = 1024, 1 << 20, 64 << 20
 _PACKAGES = ("tensorflow", "tensorflow-text", "keras")

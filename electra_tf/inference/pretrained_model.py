@@ -225,7 +225,7 @@ class PretrainedModel(Model):
             length = max(self.config.max_predictions_per_seq, *lengths)
             packed = tokenization.pack(self.vocab, [w.ids for w, _ in batch], length)
             # A Python int would make a new graph for each value.
-            key = np.int64(seed), np.int64(number)
+            key = np.int64((seed + 2**63) % 2**64 - 2**63), np.int64(number)
             ids, probabilities = self._corrupt(packed._asdict(), *key)
             rows = zip(
                 batch, ids.numpy()[:, 1:], probabilities.numpy()[:, 1:], strict=True

@@ -383,7 +383,7 @@ def read_tensors(
         if not (allow_pytorch_bin and path.is_file()):
             raise UserError(
                 f"{folder / WEIGHTS} is missing.\nWeights are read from one file of "
-                "safetensors; save_pretrained of a current transformers writes it.",
+                "safetensors, as save_pretrained(..., max_shard_size='5GB') writes it.",
                 EXIT_DAMAGED,
             )
     return {

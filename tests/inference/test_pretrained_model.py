@@ -79,6 +79,7 @@ def test_corrupt_replaces_some_tokens_as_in_training(model):
     assert all(t.replacement != t.text for t in replaced)
     assert model.corrupt(texts, seed=3) == found
     assert model.corrupt(texts, seed=4) != found
+    assert model.corrupt(texts, seed=3 + 2**64) == found  # of any size
     for count in range(1, 6):
         model.corrupt(["w1 w2"] * count)
     assert model._corrupt.experimental_get_tracing_count() <= 3  # of 9 calls
