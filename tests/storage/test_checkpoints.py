@@ -75,6 +75,16 @@ def test_the_oldest_are_removed(tmp_path):
     assert "model.ckpt-3" in (tmp_path / "checkpoint").read_text()
 
 
+def test_damaged_files_are_kept_each_time(tmp_path):
+    run = Run(tmp_path).saved(1)
+    for _ in range(2):
+        [data] = run.saved(2).directory.glob("model.ckpt-2.data*[0-9]")
+        data.write_bytes(b"damage")
+        run = Run(tmp_path)
+        assert run.restored() == 1
+    assert {f"{data.name}.corrupt", f"{data.name}.corrupt-2"} <= run.names()
+
+
 def test_an_old_checkpoint_that_cannot_be_removed_does_not_end_the_run(
     tmp_path, monkeypatch
 ):
