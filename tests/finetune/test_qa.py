@@ -144,7 +144,8 @@ def test_question_that_leaves_no_room(tmp_path):
         ({"beam_size": 17}, "beam_size 17"),
     ):
         refused(lambda m=more: task_on(tmp_path, squad(question()), **m), word)
-    task = task_on(tmp_path, squad(question(text="who ? " * 20)), max_query_length=12)
+    most = {"max_query_length": 12, "beam_size": 16}
+    task = task_on(tmp_path, squad(question(text="who ? " * 20)), **most)
     assert len(list(task.featurize(task.read("train")[0], True))) == 8
 
 
@@ -394,6 +395,11 @@ def test_dev_questions_without_an_answer_are_counted(tmp_path):
         assert len(task.read("dev")) == 1
         [remark] = task.remarks["dev"]
         assert "has_impossible" in remark
+
+
+def test_a_dev_question_without_an_answer_counts_as_wrong():
+    scores = qa_answers.evaluate_v1({"q": (), "r": ("dog",)}, {"q": "", "r": "dog"})
+    assert scores == {"exact_match": 50.0, "f1": 50.0}
 
 
 def test_questions_without_ids_are_numbered(tmp_path):
