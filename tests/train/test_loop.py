@@ -216,7 +216,18 @@ def test_a_nan_loss_changes_nothing(tiny_data):
     assert trained.step.run(batches, 4, 2)["finite"].all()
 
 
-def loop(trained, directory, on_nonfinite="stop", bad=()):
+class NoStop(StopRequest):
+    """Records the seconds that the loop wants to have left."""
+
+    def __init__(self):
+        super().__init__()
+        self.needed = []
+
+    def reason(self, needed=0.0):
+        self.needed.append(needed)
+
+
+def loop(trained, directory, on_nonfinite="stop", bad=(), stop=None):
     """Runs the loop in `directory`; returns (result, text on the console)."""
     stream = io.StringIO()
     config = trained.config
@@ -229,7 +240,7 @@ def loop(trained, directory, on_nonfinite="stop", bad=()):
         trained.placement,
         config.replaced(log_steps=5, on_nonfinite=on_nonfinite),
         num_train_steps=config.num_train_steps,
-    ).run(StopRequest())
+    ).run(stop or StopRequest())
     return result, stream.getvalue()
 
 
@@ -274,9 +285,13 @@ def test_nan_gradients_of_a_finite_loss(tiny_data, tmp_path, precision):
 
 
 @pytest.mark.thorough
-def test_skip_continues_for_a_limited_number_of_steps(tiny_data, tmp_path):
-    done, text = loop(Trained(tiny_data), tmp_path / "a", "skip", bad=[2, 3, 8])
+def test_skip_continues_for_a_limited_number_of_steps(tiny_data, tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "LOOP_SECONDS", 10.0)
+    stop = NoStop()
+    done, text = loop(Trained(tiny_data), tmp_path / "a", "skip", [2, 3, 8], stop)
     assert done
+    # Until the time of a loop is known, twice the usual one is kept back.
+    assert 20 <= stop.needed[1] < 60
     assert [n for n in (3, 4, 9) if f"Step {n} left out: loss nan" in text] == [3, 4, 9]
     assert text.count("left out") == 3
     rows = list(read_metrics(tmp_path / "a" / "metrics.jsonl"))
