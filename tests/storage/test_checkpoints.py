@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from electra_tf.errors import UserError
+from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.storage.checkpoints import Checkpoints
 from tests.helpers.runs import refused
 
@@ -73,6 +73,15 @@ def test_the_oldest_are_removed(tmp_path):
     assert run.checkpoints.steps() == [3, 4]
     assert len(run.names()) == 2 * 3 + 1
     assert "model.ckpt-3" in (tmp_path / "checkpoint").read_text()
+
+
+def test_readers_of_damaged_checkpoints_alone_are_refused(tmp_path):
+    assert Checkpoints(tmp_path, read_only=True).newest_intact() is None
+    [data] = Run(tmp_path).saved(1).directory.glob("model.ckpt-1.data*")
+    data.write_bytes(b"damage")
+    with pytest.raises(UserError, match="holds no intact checkpoint") as caught:
+        Checkpoints(tmp_path, read_only=True, log=lambda line: None).newest_intact()
+    assert caught.value.exit_code == EXIT_DAMAGED
 
 
 def test_damaged_files_are_kept_each_time(tmp_path):
