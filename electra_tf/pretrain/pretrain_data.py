@@ -125,10 +125,11 @@ class ExampleSource:
         firsts = (np.cumsum(counts) - counts)[counts > 0]
         starts, records = self.read(firsts)[0, :, 0].tolist(), self.index.read(firsts)
         for place, start, record in zip(firsts, starts, records, strict=True):
-            problem = f"begins with id {start} instead of [CLS] (id {vocab.cls_id})"
             if b"masked_lm_positions" in record:
                 problem = "has masked_lm_positions, as BERT's masked examples do"
-            elif start == vocab.cls_id:
+            elif start != vocab.cls_id:
+                problem = f"begins with id {start} instead of [CLS] (id {vocab.cls_id})"
+            else:
                 continue
             problem += ".\nBuild the data with build_pretraining_dataset.py."
             raise self._error(place, problem, EXIT_DAMAGED)
